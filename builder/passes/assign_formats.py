@@ -1,0 +1,39 @@
+"""assign_formats: every weight gets the format that the build's configuration gives it."""
+
+from __future__ import annotations
+
+from ..config import BuildConfig
+from ..network import Network, Weight
+from .base import Pass
+
+
+class AssignFormats(Pass):
+    """Matrices get the chosen format; norms, biases and rotary tables stay f32.
+
+    The head has a format of its own. An embedding table is bf16 (f32 in an f32 engine), unless the
+    head shares it: then the head's format holds. Runs after the fusions, which make new weights.
+    """
+
+    name = "assign_formats"
+    requires = ("fuse_qkv", "fuse_gate_up")
+
+    def __init__(self, config: BuildConfig) -> None:
+        self._config = config
+
+    def run(self, network: Network) -> bool:
+        """Set `format` and `group` of every weight."""
+        formats = {weight: "f32" for weight in network.weights()}
+        table_format = "f32" if self._config.weights == "f32" else "bf16"
+        for op, format in (("embedding", table_format), ("linear", self._config.weights)):
+            for node in network.nodes:
+                matrix = node.inputs[1] if node.op == op else None
+                if isinstance(matrix, Weight):
+                    is_head = network.is_output(node.output)
+                    formats[matrix] = self._config.head_format if is_head else format
+        modified = False
+        for weight, format in formats.items():
+            group = self._config.weight_group if format == "int8" else 0
+            if (weight.format, weight.group) != (format, group):
+                weight.format, weight.group = format, group
+                modified = True
+        return modified

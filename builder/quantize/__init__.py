@@ -1,0 +1,1 @@
+"""Number formats of weights, and the arithmetic that rounds to them."""

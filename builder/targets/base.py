@@ -1,0 +1,60 @@
+"""The target protocol: what turns a lowered network into the files of an engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from ...runtime.errors import InputError
+from ...runtime.manifest import KvFacts, Needs, TensorFacts
+from ..config import BuildConfig
+from ..network import Network
+from ..progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class TargetResult:
+    """What a target made: the files that it wrote into the folder, and the facts about them."""
+
+    files: dict[str, str]  # file name -> kind: "engine" (code) or "weights"
+    kv: KvFacts
+    tensors: list[TensorFacts]
+    tactics: dict[str, Any]
+    needs: Needs
+    isa: str
+    abi: int
+    notes: list[str] = field(default_factory=list[str])  # sentences for the screen
+
+
+class Target(Protocol):
+    """A device family that networks are compiled for. A target knows ops, never model families."""
+
+    name: str
+
+    def describe(self, config: BuildConfig) -> dict[str, Any]:
+        """Say what the engine will need, without compiling; keys isa, features, os, machine.
+
+        Raises InputError for an ISA that is unknown or that cannot run the chosen formats.
+        """
+        ...
+
+    def compile(
+        self, network: Network, config: BuildConfig, folder: Path, progress: Progress
+    ) -> TargetResult:
+        """Write the engine's code and weights into `folder`.
+
+        `network` has been through the passes; its weights are loaded one at a time. Phases are
+        opened on `progress` (`with progress.phase("pack weights", total): progress.advance()`).
+        Raises BuildError when the compiler fails.
+        """
+        ...
+
+
+def get_target(name: str) -> Target:
+    """Find a target by name and import it. Raises InputError for an unknown one."""
+    if name == "cpu":
+        from .cpu.target import CpuTarget
+
+        return CpuTarget()
+    raise InputError(f"there is no target {name!r}; expected 'cpu'")

@@ -1,0 +1,1 @@
+"""The CPU target: C emitted for one network, compiled with the kernel headers."""

@@ -1,0 +1,270 @@
+"""Lowering: each node becomes one kernel call. Op and types choose the kernel; nothing else does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ....runtime.dtypes import DType
+from ...network import ROWS, NetworkError, Node, Value, Weight
+from .calls import Buffer, KernelCall, Operand, Place, Split
+from .isa import IsaLevel
+from .pack import PackedLayout, plan_bias, plan_panels, plan_table
+
+
+def q8_row_bytes(width: int, group: int) -> int:
+    """Bytes of a row of int8 activations: the values, then a scale and an offset a group."""
+    groups = -(-width // group)
+    return _round(groups * group + 8 * groups)
+
+
+class Lowering:
+    """Turns nodes into calls, giving every value a buffer and every weight a layout."""
+
+    def __init__(
+        self,
+        level: IsaLevel,
+        group: int,
+        stream: set[Value],
+        head: Node,
+        last_reader: Callable[[Value], Node | None],
+    ) -> None:
+        self.level = level
+        self.group = group
+        self.last_reader = last_reader
+        self.stream = stream  # values that live across segments
+        self.head = head  # the product whose output are the logits
+        self.layouts: dict[Weight, PackedLayout] = {}
+        self.operands: dict[Value, Operand] = {}
+        self.gemm_formats: set[str] = set()
+        self.head_format = ""
+
+    def share(self, value: Value, with_value: Value) -> None:
+        """Let `value` use the memory of another that ends where it begins."""
+        self.operands[value] = self.operands[with_value]
+
+    def lower(self, node: Node, layer_step: int) -> list[KernelCall]:
+        """Return the calls of one node. Its layer number grows by `layer_step` an iteration."""
+        lowering: dict[str, Callable[[Node], KernelCall | None]] = {
+            "embedding": self._embedding,
+            "rms_norm": self._rms_norm,
+            "linear": self._linear,
+            "add": lambda n: self._elementwise(n, "EW_ADD"),
+            "mul": lambda n: self._elementwise(n, "EW_MUL"),
+            "silu": lambda n: self._elementwise(n, "EW_SILU"),
+            "swiglu": self._swiglu,
+            "rope": self._rope,
+            "slice": self._slice,
+            "quantize": self._quantize,
+            "gather_rows": self._gather_rows,
+            "kv_write": lambda n: self._kv_write(n, layer_step),
+            "attention": lambda n: self._attention(n, layer_step),
+        }
+        if node.op not in lowering:
+            raise NetworkError(f"the CPU target has no kernel for {node.op!r} ({node})")
+        call = lowering[node.op](node)
+        if call is None:
+            return []
+        call.comment = repr(node)
+        return [call]
+
+    # Memory
+
+    def _output(self, value: Value, split: Split) -> Operand:
+        """Give a value that a call defines its buffer."""
+        if value in self.stream:
+            place = Place.STREAM
+        else:
+            place = Place.MINE if split is Split.ROWS else Place.OURS
+        width = int(value.shape[-1])
+        if value.dtype is DType.Q8:
+            row_bytes = q8_row_bytes(width, self.group)
+        else:
+            # Whole panels, so that a kernel may write all columns of its last one.
+            row_bytes = _round(-(-width // self.level.panel) * self.level.panel * 4)
+        operand = Operand(Buffer(value.name, row_bytes, place))
+        self.operands[value] = operand
+        return operand
+
+    def _input(self, value: Value | None) -> Operand:
+        if value is None or value not in self.operands:
+            raise NetworkError(f"{value} is read before it is written")
+        return self.operands[value]
+
+    def _weight(self, value: Value | None, layout: Callable[[Weight], PackedLayout]) -> Weight:
+        if not isinstance(value, Weight):
+            raise NetworkError(f"{value} is not a weight")
+        planned = layout(value)
+        if self.layouts.setdefault(value, planned) != planned:
+            raise NetworkError(f"{value.name} is wanted in two layouts")
+        return value
+
+    def _matrix(self, value: Value | None, interleaved: bool = False) -> Weight:
+        return self._weight(value, lambda w: plan_panels(w, self.level, interleaved))
+
+    def _table(self, value: Value | None) -> Weight:
+        return self._weight(value, plan_table)
+
+    # Kernels
+
+    def _embedding(self, node: Node) -> KernelCall:
+        table, y = node.inputs[1], self._output(node.output, Split.ROWS)
+        width = int(node.output.shape[-1])
+        shared = table is self.head.inputs[1]
+        weight = self._matrix(table) if shared else self._table(table)
+        layout = self.layouts[weight]
+        kernel = {"int8": "q8"}.get(layout.format, layout.format)
+        kernel = f"ew_embed_{kernel}" if shared else f"ew_embed_rows_{kernel}"
+        code = (
+            f"{kernel}({{table}}, {layout.panel_bytes}, p->ids + s->base, {{y}}, {{y_stride}}, "
+            f"{width}, {{first}}, {{last}});"
+        )
+        return KernelCall(code, Split.ROWS, {}, {"y": y}, {"table": weight})
+
+    def _rms_norm(self, node: Node) -> KernelCall:
+        x, weight = self._input(node.inputs[0]), self._table(node.inputs[1])
+        y = self._output(node.output, Split.ROWS)
+        width, run = int(node.output.shape[-1]), weight.sizes[0]
+        code = (
+            "ew_rms_norm({x}, {x_stride}, {y}, {y_stride}, (const float *){w}, "
+            f"{width}, {run}, {_float(node.attrs['eps'])}, {{first}}, {{last}});"
+        )
+        return KernelCall(code, Split.ROWS, {"x": x}, {"y": y}, {"w": weight})
+
+    def _quantize(self, node: Node) -> KernelCall:
+        x, y = self._input(node.inputs[0]), self._output(node.output, Split.ROWS)
+        width = int(node.output.shape[-1])
+        k = -(-width // self.group) * self.group
+        code = (
+            "ew_quantize({x}, {x_stride}, {y}, {y_stride}, " + f"{width}, {k}, {{first}}, {{last}});"
+        )
+        return KernelCall(code, Split.ROWS, {"x": x}, {"y": y})
+
+    def _linear(self, node: Node) -> KernelCall:
+        x_value, weight_value, bias_value, residual_value = node.inputs
+        swiglu = node.attrs["epilogue"] == "swiglu"
+        weight = self._matrix(weight_value, swiglu)
+        layout = self.layouts[weight]
+        x = self._input(x_value)
+        reads, weights = {"x": x}, {"w": weight}
+        fields = [
+            ".panels = {w}",
+            f".panel_bytes = {layout.panel_bytes}",
+            f".k = {layout.k}",
+            ".x = {x}",
+            ".x_stride = {x_stride}",
+            ".out = {y}",
+            ".out_stride = {y_stride}",
+        ]
+        if bias_value is not None:
+            weights["b"] = self._weight(bias_value, lambda w: plan_bias(w, self.level, swiglu))
+            fields.append(".bias = (const float *){b}")
+        residual = None if residual_value is None else self._input(residual_value)
+        if residual is not None:
+            reads["residual"] = residual
+            fields += [".residual = {residual}", ".residual_stride = {residual_stride}"]
+        kernel = {"int8": "q8"}.get(layout.format, layout.format)
+        if (layout.format == "int8") != (x_value is not None and x_value.dtype is DType.Q8):
+            raise NetworkError(f"{node} multiplies {x_value} by a weight in {layout.format}")
+        product = f"ew_product m = {{{{{', '.join(fields)}}}}}; ew_share(&m, s, {layout.panels});"
+        if node is self.head:
+            y = Operand(Buffer("logits", 0, Place.LOGITS))
+            self.operands[node.output] = y
+            self.head_format = kernel
+            best = "e->best + (size_t)s->thread * e->options.max_batch_size"
+            run = f"ew_head_{kernel}(&m, {best}, p->wanted, EW_VOCAB);"
+        else:
+            if residual_value is not None and self._ends_here(residual_value, node):
+                self.share(node.output, residual_value)
+                y = self.operands[node.output]
+            else:
+                y = self._output(node.output, Split.COLUMNS)
+            self.gemm_formats.add(kernel)
+            run = f"ew_gemm_{'swiglu_' if swiglu else ''}{kernel}(&m);"
+        return KernelCall(f"{product} {run}", Split.COLUMNS, reads, {"y": y}, weights)
+
+    def _ends_here(self, value: Value, node: Node) -> bool:
+        """Whether `node` is the last reader of a value in the stream, so that it may write over it."""
+        operand = self.operands[value]
+        in_stream = operand.buffer.place is Place.STREAM and not operand.skip
+        return in_stream and self.last_reader(value) is node
+
+    def _elementwise(self, node: Node, kind: str) -> KernelCall:
+        reads = {"a": self._input(node.inputs[0])}
+        b, b_stride = "0", "0"
+        if len(node.inputs) > 1:
+            reads["b"] = self._input(node.inputs[1])
+            b, b_stride = "{b}", "{b_stride}"
+        y = self._output(node.output, Split.ROWS)
+        code = (
+            f"ew_elementwise({kind}, {{a}}, {{a_stride}}, {b}, {b_stride}, {{y}}, {{y_stride}}, "
+            f"{int(node.output.shape[-1])}, {{first}}, {{last}});"
+        )
+        return KernelCall(code, Split.ROWS, reads, {"y": y})
+
+    def _swiglu(self, node: Node) -> KernelCall:
+        x, width = self._input(node.inputs[0]), int(node.output.shape[-1])
+        y = self._output(node.output, Split.ROWS)
+        reads = {"a": x, "b": Operand(x.buffer, x.skip + 4 * width)}
+        code = (
+            "ew_elementwise(EW_SILU_MUL, {a}, {a_stride}, {b}, {b_stride}, {y}, {y_stride}, "
+            f"{width}, {{first}}, {{last}});"
+        )
+        return KernelCall(code, Split.ROWS, reads, {"y": y})
+
+    def _slice(self, node: Node) -> None:
+        x = self._input(node.inputs[0])
+        self.operands[node.output] = Operand(x.buffer, x.skip + 4 * node.attrs["start"])
+
+    def _rope(self, node: Node) -> KernelCall:
+        x, y = self._input(node.inputs[0]), self._output(node.output, Split.ROWS)
+        table = self._table(node.inputs[1])
+        head_dim = node.attrs["head_dim"]
+        stride = self.layouts[table].panel_bytes // 4
+        code = (
+            f"ew_rope({{x}}, {{x_stride}}, {{y}}, {{y_stride}}, (const float *){{table}}, {stride}, "
+            f"p->positions + s->base, {int(node.output.shape[-1]) // head_dim}, {head_dim}, "
+            "{first}, {last});"
+        )
+        return KernelCall(code, Split.ROWS, {"x": x}, {"y": y}, {"table": table})
+
+    def _gather_rows(self, node: Node) -> KernelCall:
+        x, y = self._input(node.inputs[0]), self._output(node.output, Split.ROWS)
+        code = (
+            "ew_copy_rows({x}, {x_stride}, {y}, {y_stride}, p->batch.logit_rows, "
+            f"{4 * int(node.output.shape[-1])}, {{first}}, {{last}});"
+        )
+        return KernelCall(code, Split.ROWS, {"x": x}, {"y": y})
+
+    def _kv_write(self, node: Node, step: int) -> KernelCall:
+        reads = {"k": self._input(node.inputs[0]), "v": self._input(node.inputs[1])}
+        layer = _layer(node, step)
+        code = f"ew_write_kv(e, p, s, {layer}, {{k}}, {{k_stride}}, {{v}}, {{v_stride}});"
+        return KernelCall(code, Split.ROWS, reads, {})
+
+    def _attention(self, node: Node, step: int) -> KernelCall:
+        q, y = self._input(node.inputs[0]), self._output(node.output, Split.ITEMS)
+        layer, scale = _layer(node, step), _float(node.attrs["scale"])
+        code = (
+            f"ew_attention(e, p, s, phase, {layer}, {scale}, {node.attrs['window']}, "
+            "{q}, {q_stride}, {y}, {y_stride});"
+        )
+        return KernelCall(code, Split.ITEMS, {"q": q}, {"y": y}, starts_segment=True)
+
+
+def _layer(node: Node, step: int) -> str:
+    first = node.attrs["layer"]
+    return f"{first} + iteration * {step}" if step else str(first)
+
+
+def _round(size: int) -> int:
+    return -(-size // 64) * 64
+
+
+def _float(value: float) -> str:
+    text = repr(float(value))
+    return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
+
+
+def is_row_value(value: Value) -> bool:
+    """Whether a value has a row for each wanted token rather than for each token."""
+    return bool(value.shape) and value.shape[0] == ROWS

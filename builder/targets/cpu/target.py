@@ -1,0 +1,177 @@
+"""The CPU target: a lowered network becomes a shared object and a file of packed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....runtime import machine
+from ....runtime.abi_cpu import ABI_VERSION
+from ....runtime.errors import UnsupportedModelError
+from ....runtime.machine import Machine
+from ....runtime.manifest import KvFacts, Needs, TensorFacts
+from ....runtime.session_cpu import CODE_FILE, WEIGHTS_FILE
+from ...config import BuildConfig
+from ...network import Network
+from ...passes.roll_layers import roll_layers
+from ...progress import Progress
+from ..base import TargetResult
+from .calls import PackedWeight
+from .emit import emit
+from .isa import IsaLevel, find_level
+from .pack import pack
+from .program import ModelFacts, Program, build_program
+from .toolchain import compile_engine
+
+BLOCK_TOKENS = 32
+_PAGE = 4096
+_TILE_ROWS = 96  # tokens that a thread takes through a segment when many are computed
+
+
+class CpuTarget:
+    """Compiles for one instruction set of x86-64 or AArch64, with Linux around it."""
+
+    name = "cpu"
+
+    def describe(self, config: BuildConfig) -> dict[str, Any]:
+        """Say what the engine will need. Raises InputError for an unknown instruction set."""
+        level, arch = self._choose(config)
+        return {"isa": level.name, "features": list(level.features), "os": "linux", "machine": arch}
+
+    def compile(
+        self, network: Network, config: BuildConfig, folder: Path, progress: Progress
+    ) -> TargetResult:
+        """Write `rank0.engine` and `rank0.weights` into `folder`. Raises BuildError, or
+        UnsupportedModelError for a network that the kernels cannot run.
+        """
+        level, arch = self._choose(config)
+        with progress.phase("lower"):
+            facts = model_facts(network, config)
+            program = build_program(network, roll_layers(network), facts, level)
+            tensors = _place(program.packed)
+            source = folder / "engine.c"
+            source.write_text(emit(program))
+        with progress.phase("compile"):
+            compile_engine(source, folder / CODE_FILE, level, arch, config.cc)
+            source.unlink()
+        with progress.phase("pack weights", len(program.packed)):
+            _write_weights(program, level, folder / WEIGHTS_FILE, progress)
+        kv = KvFacts(
+            dtype=facts.kv_dtype,
+            block_tokens=BLOCK_TOKENS,
+            block_bytes=kv_block_bytes(facts, level),
+            num_layers=facts.num_layers,
+        )
+        return TargetResult(
+            files={CODE_FILE: "engine", WEIGHTS_FILE: "weights"},
+            kv=kv,
+            tensors=tensors,
+            tactics={"tile_rows": facts.tile},
+            needs=Needs(features=level.features, os="linux", machine=arch),
+            isa=level.name,
+            abi=ABI_VERSION,
+        )
+
+    def _choose(self, config: BuildConfig) -> tuple[IsaLevel, str]:
+        here: Machine = machine.detect()
+        level = find_level(config.isa, here)
+        return level, level.arch or here.arch
+
+
+def model_facts(network: Network, config: BuildConfig) -> ModelFacts:
+    """Collect the constants that the attention kernels are compiled for.
+
+    Raises UnsupportedModelError when layers differ in heads or head size.
+    """
+    shapes = {
+        (node.attrs["num_heads"], node.attrs["num_kv_heads"], node.attrs["head_dim"])
+        for node in network.nodes
+        if node.op == "attention"
+    }
+    if len(shapes) != 1:
+        raise UnsupportedModelError(
+            f"the CPU target needs one attention shape for all layers, found {sorted(shapes)}"
+        )
+    heads, kv_heads, head_dim = shapes.pop()
+    return ModelFacts(
+        title=f"{network.config.family}, {network.config.num_layers} layers",
+        vocab_size=network.config.vocab_size,
+        num_layers=sum(node.op == "attention" for node in network.nodes),
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        group=config.activation_group,
+        kv_dtype=config.kv_format,
+        tile=_TILE_ROWS,
+    )
+
+
+def kv_block_bytes(facts: ModelFacts, level: IsaLevel) -> int:
+    """Bytes of one KV block, all layers of it; plugins/cpu/attention.h has the same sum."""
+    keys = -(-facts.head_dim // 4) * 4
+    values = -(-facts.head_dim // level.lanes) * level.lanes
+    if facts.kv_dtype == "int8":
+        size = (keys + values + 8) * BLOCK_TOKENS
+    else:
+        size = (facts.head_dim + values) * BLOCK_TOKENS * (2 if facts.kv_dtype == "bf16" else 4)
+    return facts.num_layers * facts.num_kv_heads * (-(-size // 64) * 64)
+
+
+def _place(packed: list[PackedWeight]) -> list[TensorFacts]:
+    """Give every weight its page-aligned place in the file."""
+    at = 0
+    tensors: list[TensorFacts] = []
+    for item in packed:
+        item.offset = at
+        tensors.append(
+            TensorFacts(
+                name=item.weight.name,
+                shape=item.weight.sizes,
+                format=item.layout.format,
+                file=WEIGHTS_FILE,
+                offset=at,
+                bytes=item.layout.bytes,
+            )
+        )
+        at += -(-item.layout.bytes // _PAGE) * _PAGE
+    return tensors
+
+
+def _write_weights(program: Program, level: IsaLevel, path: Path, progress: Progress) -> None:
+    """Pack the weights, two at a time, and write them in order."""
+
+    def pieces(item: PackedWeight) -> list[npt.NDArray[Any]]:
+        return list(pack(item.weight, item.layout, level))
+
+    with path.open("wb") as file, ThreadPoolExecutor(2) as pool:
+        for item, parts in zip(program.packed, _ahead(pool, pieces, program.packed), strict=True):
+            file.seek(item.offset)
+            written = 0
+            for part in parts:
+                data = np.ascontiguousarray(part).view(np.uint8)
+                written += data.nbytes
+                file.write(data.data)
+            if written != item.layout.bytes:
+                raise AssertionError(f"{item.weight.name}: {written} bytes of {item.layout.bytes}")
+            progress.advance()
+        last = program.packed[-1]
+        file.truncate(-(-(last.offset + last.layout.bytes) // _PAGE) * _PAGE)
+
+
+def _ahead(
+    pool: ThreadPoolExecutor, work: Any, items: list[PackedWeight]
+) -> Iterator[list[npt.NDArray[Any]]]:
+    """Run `work` over items in order, one item ahead of what is being written."""
+    waiting = []
+    for item in items:
+        waiting.append(pool.submit(work, item))
+        if len(waiting) > 1:
+            yield waiting.pop(0).result()
+    for future in waiting:
+        yield future.result()
+

@@ -1,0 +1,132 @@
+"""The executor process: opens the engine, says Ready or Failed, and runs the loop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from ..runtime.artifact import open_engine
+from ..runtime.errors import EnginewrightError
+from ..runtime.session import Session, open_session
+from .config import ExecutorConfig
+from .loop import PyExecutor
+from .messages import ExecutorInfo, Failed, Ready, error_info
+from .transport import executor_channel
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """What a client tells the process it starts, as JSON in the last argument."""
+
+    engine: str  # folder
+    channel: str  # folder of the sockets
+    config: ExecutorConfig
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedEngine:
+    """A session that can run, and facts of its engine for people."""
+
+    session: Session
+    facts: dict[str, Any]
+
+
+Opener = Callable[[Path, ExecutorConfig], OpenedEngine]
+
+
+def open_engine_session(folder: Path, config: ExecutorConfig) -> OpenedEngine:
+    """Open an engine folder and its session. Raises EngineError and its kin, OutOfMemoryError."""
+    engine = open_engine(folder)
+    session = open_session(
+        engine,
+        threads=config.threads,
+        kv_cache_memory=config.kv_cache_memory,
+        max_batch_size=config.max_batch_size,
+        max_num_tokens=config.max_num_tokens,
+    )
+    manifest = engine.manifest
+    facts = {
+        "name": manifest.name,
+        "created": manifest.created,
+        "producer": f"{manifest.producer.name} {manifest.producer.version}",
+        "target": manifest.target.name,
+        "isa": manifest.target.isa,
+        "weights": manifest.quantization.weights,
+        "kv": manifest.kv.dtype,
+        "kv_block_bytes": manifest.kv.block_bytes,
+        "parameters": manifest.source.parameters,
+    }
+    return OpenedEngine(session, facts)
+
+
+def run(argument: str, opener: Opener) -> int:
+    """Run an executor from its JSON options; returns the exit code.
+
+    Ctrl-C is left to the client; SIGTERM ends the loop in order; the end of standard input means
+    that the client is gone, and ends the process at once.
+    """
+    options = msgspec.json.decode(argument, type=ProcessOptions)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, name="parent watch", daemon=True).start()
+    wake_read, wake_write = socket.socketpair()
+    wake_write.setblocking(False)
+    signal.set_wakeup_fd(wake_write.fileno())
+    signal.signal(signal.SIGTERM, _end_at_once)
+    channel = executor_channel(Path(options.channel), wake_read.fileno())
+    begun = time.monotonic()
+    try:
+        opened = opener(Path(options.engine), options.config)
+    except Exception as error:
+        if not isinstance(error, EnginewrightError):
+            traceback.print_exc()
+        channel.send(Failed(error_info(error)))
+        channel.close()
+        return error.exit_code if isinstance(error, EnginewrightError) else 1
+    executor = PyExecutor(opened.session, channel, options.config.max_queue)
+    signal.signal(signal.SIGTERM, lambda number, frame: executor.stop())
+    limits = opened.session.limits
+    channel.send(
+        Ready(
+            ExecutorInfo(
+                max_seq_len=limits.max_seq_len,
+                max_batch_size=limits.max_batch_size,
+                max_num_tokens=limits.max_num_tokens,
+                num_blocks=limits.num_blocks,
+                block_tokens=limits.block_tokens,
+                vocab_size=limits.vocab_size,
+                engine=opened.facts,
+                open_seconds=time.monotonic() - begun,
+            )
+        )
+    )
+    executor.run()
+    opened.session.close()
+    channel.close()
+    return 0
+
+
+def _end_with_parent() -> None:
+    """Wait for the end of standard input; the client holds its other end and writes nothing."""
+    while os.read(0, 4096):
+        pass
+    os._exit(0)
+
+
+def _end_at_once(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[-1], open_engine_session))

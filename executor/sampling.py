@@ -1,0 +1,125 @@
+"""Sampling parameters: what a caller says, and the token-level part that the executor needs."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Iterable
+
+import msgspec
+
+from ..runtime.errors import RequestError
+
+MAX_LOGPROBS = 20
+MAX_CHOICES = 128
+_SEED_RANGE = 1 << 64
+
+
+class TokenParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """How one sequence is sampled and when it stops; every default is resolved."""
+
+    max_tokens: int | None = None  # None: as many as fit
+    min_tokens: int = 0
+    temperature: float = 0.0  # 0: greedy
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int = 0  # unsigned, 64 bits
+    num_logprobs: int = -1  # -1: none; 0: the sampled token's; n: and the n likeliest
+    eos_token_ids: tuple[int, ...] = ()  # empty when the end of text is ignored
+    stop_token_ids: tuple[int, ...] = ()
+    logit_bias: dict[int, float] = {}
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How answers are sampled and when they stop, with the names of TensorRT-LLM's LLM API."""
+
+    max_tokens: int | None = 32  # None: as many as fit
+    min_tokens: int = 0
+    temperature: float | None = None  # None: 1.0
+    top_k: int | None = None  # None, 0 or -1: off
+    top_p: float | None = None  # None: 1.0
+    min_p: float | None = None  # None: off
+    seed: int | None = None  # None: drawn for each request
+    n: int = 1
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool = False
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] | None = None
+    logprobs: int | None = None  # n: the sampled token's and the n likeliest
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    detokenize: bool = True
+
+    def validate(self) -> None:
+        """Raise RequestError, naming the field, unless every value has its type and range."""
+        try:
+            msgspec.convert(msgspec.structs.asdict(self), SamplingParams)
+        except msgspec.ValidationError as error:
+            raise RequestError(f"{error}.", _field_of(str(error))) from None
+        _check_range("max_tokens", self.max_tokens, 1, math.inf)
+        _check_range("min_tokens", self.min_tokens, 0, math.inf)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            message = f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}."
+            raise RequestError(message, "min_tokens")
+        _check_range("temperature", self.temperature, 0, math.inf)
+        _check_range("top_k", self.top_k, -1, (1 << 31) - 1)
+        _check_range("top_p", self.top_p, 0, 1)
+        _check_range("min_p", self.min_p, 0, 1)
+        _check_range("n", self.n, 1, MAX_CHOICES)
+        _check_range("presence_penalty", self.presence_penalty, -2, 2)
+        _check_range("frequency_penalty", self.frequency_penalty, -2, 2)
+        _check_range("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        _check_range("repetition_penalty", self.repetition_penalty, 0.01, 100)
+        for value in (self.logit_bias or {}).values():
+            _check_range("logit_bias", value, -100, 100)
+        if "" in self.stop_strings:
+            raise RequestError("stop holds an empty string, which would match at once.", "stop")
+
+    @property
+    def stop_strings(self) -> list[str]:
+        """The stop strings as a list."""
+        return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
+
+    def resolve(self, eos_token_ids: Iterable[int] = (), index: int = 0) -> TokenParams:
+        """Return the token-level part for choice `index`, whose seed is `seed + index`."""
+        temperature = 1.0 if self.temperature is None else self.temperature
+        top_p = 1.0 if self.top_p is None else self.top_p
+        top_k = max(self.top_k or 0, 0)
+        greedy = temperature == 0 or top_k == 1 or top_p == 0
+        seed = secrets.randbits(63) if self.seed is None else self.seed
+        return TokenParams(
+            max_tokens=self.max_tokens,
+            min_tokens=self.min_tokens,
+            temperature=0.0 if greedy else temperature,
+            top_k=0 if greedy else top_k,
+            top_p=1.0 if greedy else top_p,
+            min_p=0.0 if greedy else self.min_p or 0.0,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            seed=(seed + index) % _SEED_RANGE,
+            num_logprobs=-1 if self.logprobs is None else self.logprobs,
+            eos_token_ids=() if self.ignore_eos else tuple(eos_token_ids),
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            logit_bias=self.logit_bias or {},
+        )
+
+
+def _check_range(name: str, value: float | None, low: float, high: float) -> None:
+    if value is None or (low <= value <= high and math.isfinite(value)):
+        return
+    allowed = f"at least {low}" if math.isinf(high) else f"between {low} and {high}"
+    raise RequestError(f"{name} is {value}, but it must be {allowed}.", name)
+
+
+def _field_of(message: str) -> str | None:
+    _, _, path = message.partition("`$.")
+    name = path.split("`")[0].split("[")[0]
+    return name or None

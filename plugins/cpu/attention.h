@@ -1,0 +1,310 @@
+/* Paged attention: KV blocks, their writing, and the attention of a few query rows over one KV head.
+ *
+ * A query row is reduced in one order, whoever computes it and with how many neighbours: positions
+ * are cut into splits of EW_SPLIT at fixed multiples; inside a split the maximum is taken first, then
+ * weights are summed lane by lane and values in order of position; splits are merged in order.
+ * Positions that a row may not see have the weight 0, which leaves every sum as it is.
+ *
+ * One KV head of one layer in a block of EW_BLOCK positions, by EW_KV:
+ *   EW_KV_F32   keys [d][EW_BLOCK] floats, values [EW_BLOCK][dv] floats
+ *   EW_KV_BF16  the same in bf16
+ *   EW_KV_INT8  keys [d / 4][EW_BLOCK][4] bytes + EW_OFFSET, a float scale a position,
+ *               values [EW_BLOCK][dv] bytes, a float scale a position
+ * with d = EW_HEAD_DIM padded to a multiple of 4 and dv = EW_HEAD_DIM padded to whole vectors.
+ */
+#ifndef EW_ATTENTION_H
+#define EW_ATTENTION_H
+
+#include "rows.h"
+
+#define EW_BLOCK 32
+#define EW_SPLIT 512
+#define EW_KV_F32 0
+#define EW_KV_BF16 1
+#define EW_KV_INT8 2
+#define EW_KEY_DIM ((EW_HEAD_DIM + 3) / 4 * 4)
+#define EW_VALUE_DIM ((EW_HEAD_DIM + EW_LANES - 1) / EW_LANES * EW_LANES)
+#if EW_KV == EW_KV_INT8
+#define EW_KEY_BYTES (EW_KEY_DIM * EW_BLOCK + EW_BLOCK * 4)
+#define EW_VALUE_BYTES (EW_BLOCK * EW_VALUE_DIM + EW_BLOCK * 4)
+#elif EW_KV == EW_KV_BF16
+#define EW_KEY_BYTES (EW_HEAD_DIM * EW_BLOCK * 2)
+#define EW_VALUE_BYTES (EW_BLOCK * EW_VALUE_DIM * 2)
+#else
+#define EW_KEY_BYTES (EW_HEAD_DIM * EW_BLOCK * 4)
+#define EW_VALUE_BYTES (EW_BLOCK * EW_VALUE_DIM * 4)
+#endif
+#define EW_KV_HEAD_BYTES ((EW_KEY_BYTES + EW_VALUE_BYTES + 63) / 64 * 64)
+#define EW_QUERIES ((EW_HEADS / EW_KV_HEADS)) /* query heads that share a KV head */
+#define EW_ITEM_TOKENS (24 / EW_QUERIES > 0 ? 24 / EW_QUERIES : 1)
+#define EW_ITEM_ROWS (EW_ITEM_TOKENS * EW_QUERIES)
+
+typedef struct {
+    float scores[EW_ITEM_ROWS][EW_SPLIT] EW_ALIGNED;
+    float split[EW_ITEM_ROWS][EW_VALUE_DIM] EW_ALIGNED;
+    float sum[EW_ITEM_ROWS][EW_VALUE_DIM] EW_ALIGNED;
+    float query[EW_ITEM_ROWS][EW_KEY_DIM] EW_ALIGNED;
+    int8_t query8[EW_ITEM_ROWS][EW_KEY_DIM] EW_ALIGNED;
+    int32_t offset[EW_ITEM_ROWS];
+    float query_scale[EW_ITEM_ROWS];
+    float high[EW_ITEM_ROWS], weight[EW_ITEM_ROWS]; /* running maximum and sum of weights */
+    uint8_t seen[EW_ITEM_ROWS];
+} ew_attention_scratch;
+
+EW_INLINE uint8_t *ew_kv_head(uint8_t *pool, size_t block_bytes, int block, int layer, int head) {
+    return pool + (size_t)block * block_bytes + (size_t)(layer * EW_KV_HEADS + head) * EW_KV_HEAD_BYTES;
+}
+
+/* int8 by one scale for the whole vector; returns the scale. A vector that is not finite gets a scale of NaN. */
+EW_INLINE float ew_quantize_head(const float *x, int n, int8_t *q, size_t step4, size_t step, int offset, int32_t *sum) {
+    float high = 0, broken = 0;
+    for (int i = 0; i < n; i++) {
+        float a = ew_absf(x[i]);
+        high = a > high ? a : high;
+        broken += a * 0.0f;
+    }
+    float inverse = high > 0 && broken == broken ? 127.0f / high : 0.0f;
+    int32_t total = 0;
+    for (int i = 0; i < n; i += EW_LANES) {
+        float part[EW_LANES] EW_ALIGNED = {0};
+        int32_t rounded[EW_LANES] EW_ALIGNED;
+        const int m = n - i < EW_LANES ? n - i : EW_LANES;
+        for (int j = 0; j < m; j++) part[j] = broken == broken ? x[i + j] : 0.0f;
+        vi_store(rounded, vi_from_vf(vf_load(part) * inverse));
+        for (int j = 0; j < m; j++) {
+            total += rounded[j];
+            q[(size_t)((i + j) / 4) * step4 + (size_t)((i + j) % 4) * step] = (int8_t)(rounded[j] + offset);
+        }
+    }
+    if (sum) *sum = total;
+    return high / 127.0f + broken;
+}
+
+EW_INLINE void ew_kv_write_head(uint8_t *head, int slot, const float *key, const float *value) {
+#if EW_KV == EW_KV_INT8
+    float *key_scales = (float *)(head + EW_KEY_DIM * EW_BLOCK);
+    uint8_t *values = head + EW_KEY_BYTES;
+    for (int i = EW_HEAD_DIM; i < EW_KEY_DIM; i++) head[(size_t)(i / 4) * EW_BLOCK * 4 + slot * 4 + i % 4] = EW_OFFSET;
+    key_scales[slot] = ew_quantize_head(key, EW_HEAD_DIM, (int8_t *)head + slot * 4, EW_BLOCK * 4, 1, EW_OFFSET, 0);
+    int8_t *row = (int8_t *)values + (size_t)slot * EW_VALUE_DIM;
+    memset(row, 0, EW_VALUE_DIM);
+    ((float *)(values + EW_BLOCK * EW_VALUE_DIM))[slot] = ew_quantize_head(value, EW_HEAD_DIM, row, 4, 1, 0, 0);
+#elif EW_KV == EW_KV_BF16
+    uint16_t *keys = (uint16_t *)head, *row = (uint16_t *)(head + EW_KEY_BYTES) + (size_t)slot * EW_VALUE_DIM;
+    memset(row, 0, EW_VALUE_DIM * 2);
+    for (int i = 0; i < EW_HEAD_DIM; i++) {
+        keys[i * EW_BLOCK + slot] = ew_f32_to_bf16(key[i]);
+        row[i] = ew_f32_to_bf16(value[i]);
+    }
+#else
+    float *keys = (float *)head, *row = (float *)(head + EW_KEY_BYTES) + (size_t)slot * EW_VALUE_DIM;
+    memset(row, 0, EW_VALUE_DIM * 4);
+    for (int i = 0; i < EW_HEAD_DIM; i++) {
+        keys[i * EW_BLOCK + slot] = key[i];
+        row[i] = value[i];
+    }
+#endif
+}
+
+/* Scores of `rows` queries against two vectors of positions of one block, from position `c` of it.
+ * The scale of the scores and log2(e) are already in the query. */
+EW_INLINE void ew_scores(const int rows, const ew_attention_scratch *z, int row, const uint8_t *head, int c, float (*out)[EW_SPLIT], int at) {
+#if EW_KV == EW_KV_INT8
+    vi acc[rows][2];
+    EW_UNROLL
+    for (int r = 0; r < rows; r++) acc[r][0] = acc[r][1] = vi_set1(z->offset[row + r]);
+    for (int i = 0; i < EW_KEY_DIM; i += 4) {
+        const uint8_t *k = head + (size_t)i * EW_BLOCK + c * 4;
+        vb k0 = vb_load(k), k1 = vb_load(k + EW_LANES * 4);
+        EW_UNROLL
+        for (int r = 0; r < rows; r++) {
+            vb q = vb_set1(z->query8[row + r] + i);
+            acc[r][0] = vi_dot(acc[r][0], k0, q);
+            acc[r][1] = vi_dot(acc[r][1], k1, q);
+        }
+    }
+    const float *scales = (const float *)(head + EW_KEY_DIM * EW_BLOCK) + c;
+    vf s0 = vf_load(scales), s1 = vf_load(scales + EW_LANES);
+    EW_UNROLL
+    for (int r = 0; r < rows; r++) {
+        vf_store(out[row + r] + at + c, vf_from_vi(acc[r][0]) * z->query_scale[row + r] * s0);
+        vf_store(out[row + r] + at + c + EW_LANES, vf_from_vi(acc[r][1]) * z->query_scale[row + r] * s1);
+    }
+#else
+    vf acc[rows][2];
+    EW_UNROLL
+    for (int r = 0; r < rows; r++) acc[r][0] = acc[r][1] = vf_zero();
+    for (int i = 0; i < EW_HEAD_DIM; i++) {
+#if EW_KV == EW_KV_BF16
+        const uint16_t *k = (const uint16_t *)head + i * EW_BLOCK + c;
+        vf k0 = vf_from_bf16(k), k1 = vf_from_bf16(k + EW_LANES);
+#else
+        const float *k = (const float *)head + i * EW_BLOCK + c;
+        vf k0 = vf_load(k), k1 = vf_load(k + EW_LANES);
+#endif
+        EW_UNROLL
+        for (int r = 0; r < rows; r++) {
+            vf q = vf_set1(z->query[row + r][i]);
+            acc[r][0] = vf_fma(q, k0, acc[r][0]);
+            acc[r][1] = vf_fma(q, k1, acc[r][1]);
+        }
+    }
+    EW_UNROLL
+    for (int r = 0; r < rows; r++) {
+        vf_store(out[row + r] + at + c, acc[r][0]);
+        vf_store(out[row + r] + at + c + EW_LANES, acc[r][1]);
+    }
+#endif
+}
+
+/* Adds the values of positions [first, last) of one block, weighted, to `vectors` vectors of `rows` rows. */
+EW_INLINE void ew_weigh(const int rows, const int vectors, const uint8_t *values, int first, int last, const float (*weights)[EW_SPLIT], int row, int at, float (*sum)[EW_VALUE_DIM], int column) {
+    vf acc[rows][vectors];
+    EW_UNROLL
+    for (int r = 0; r < rows; r++)
+        EW_UNROLL
+        for (int v = 0; v < vectors; v++) acc[r][v] = vf_load(sum[row + r] + column + v * EW_LANES);
+    for (int t = first; t < last; t++) {
+        vf value[vectors];
+        EW_UNROLL
+        for (int v = 0; v < vectors; v++) {
+            const size_t i = (size_t)t * EW_VALUE_DIM + column + v * EW_LANES;
+#if EW_KV == EW_KV_INT8
+            value[v] = vf_from_bytes((const int8_t *)values + i);
+#elif EW_KV == EW_KV_BF16
+            value[v] = vf_from_bf16((const uint16_t *)values + i);
+#else
+            value[v] = vf_load((const float *)values + i);
+#endif
+        }
+        EW_UNROLL
+        for (int r = 0; r < rows; r++) {
+            vf w = vf_set1(weights[row + r][at + t]);
+            EW_UNROLL
+            for (int v = 0; v < vectors; v++) acc[r][v] = vf_fma(w, value[v], acc[r][v]);
+        }
+    }
+    EW_UNROLL
+    for (int r = 0; r < rows; r++)
+        EW_UNROLL
+        for (int v = 0; v < vectors; v++) vf_store(sum[row + r] + column + v * EW_LANES, acc[r][v]);
+}
+
+#define EW_ATTENTION_ROWS 3
+#define EW_BY_ROWS(rows, CALL)                                                                   \
+    for (int row = 0; row < (rows); row += EW_ATTENTION_ROWS) switch ((rows) - row) {            \
+        case 1: { CALL(1); break; }                                                              \
+        case 2: { CALL(2); break; }                                                              \
+        default: { CALL(3); break; }                                                             \
+    }
+
+/* One split: scores, maximum, weights, weighted values; merged into the running result. `base` is the
+ * split's first position, `visible` how many of its positions any of the rows sees. */
+EW_INLINE void ew_attend_split(ew_attention_scratch *z, uint8_t *pool, size_t block_bytes, const int32_t *table, int layer, int kv_head, const int *positions, int rows, int base, int visible, int window) {
+    int low = positions[0] - window + 1 - base;
+    const int skip = window > 0 && low > 0 ? low / EW_BLOCK : 0, blocks = (visible + EW_BLOCK - 1) / EW_BLOCK;
+    for (int b = skip; b < blocks; b++) {
+        const uint8_t *head = ew_kv_head(pool, block_bytes, table[base / EW_BLOCK + b], layer, kv_head);
+        for (int c = 0; c < EW_BLOCK; c += 2 * EW_LANES) {
+#define EW_CALL(N) ew_scores(N, z, row, head, c, z->scores, b * EW_BLOCK)
+            EW_BY_ROWS(rows, EW_CALL)
+#undef EW_CALL
+        }
+    }
+    float high[EW_ITEM_ROWS], weight[EW_ITEM_ROWS];
+    for (int r = 0; r < rows; r++) {
+        const int last = positions[r] - base, first = window > 0 ? last - window + 1 : 0;
+        z->seen[r] = last >= 0 && first < EW_SPLIT;
+        float *s = z->scores[r];
+        vf most = vf_set1(-__builtin_inff()), total = vf_zero();
+        for (int i = skip * EW_BLOCK; i < blocks * EW_BLOCK; i += EW_LANES) {
+            vi t = vi_lanes() + i;
+            vf v = vf_select((t <= last) & (t >= first), vf_load(s + i), vf_set1(-__builtin_inff()));
+            most = vf_max(most, v);
+            vf_store(s + i, v);
+        }
+        high[r] = z->seen[r] ? vf_maximum(most) : 0;
+        for (int b = skip; b < blocks; b++) {
+#if EW_KV == EW_KV_INT8
+            const float *scales = (const float *)(ew_kv_head(pool, block_bytes, table[base / EW_BLOCK + b], layer, kv_head) + EW_KEY_BYTES + EW_BLOCK * EW_VALUE_DIM);
+#endif
+            for (int i = 0; i < EW_BLOCK; i += EW_LANES) {
+                float *p = s + b * EW_BLOCK + i;
+                vf w = vf_exp2(vf_load(p) - high[r]);
+                total += w;
+#if EW_KV == EW_KV_INT8
+                w = vf_select(vf_gt(w, vf_zero()), w * vf_load(scales + i), w);
+#endif
+                vf_store(p, w);
+            }
+        }
+        weight[r] = vf_sum(total);
+    }
+    memset(z->split, 0, (size_t)rows * sizeof z->split[0]);
+    for (int b = skip; b < blocks; b++) {
+        const uint8_t *values = ew_kv_head(pool, block_bytes, table[base / EW_BLOCK + b], layer, kv_head) + EW_KEY_BYTES;
+        const int end = visible - b * EW_BLOCK < EW_BLOCK ? visible - b * EW_BLOCK : EW_BLOCK;
+        int column = 0;
+        for (; column + 4 * EW_LANES <= EW_VALUE_DIM; column += 4 * EW_LANES) {
+#define EW_CALL(N) ew_weigh(N, 4, values, 0, end, (const float (*)[EW_SPLIT])z->scores, row, b * EW_BLOCK, z->split, column)
+            EW_BY_ROWS(rows, EW_CALL)
+#undef EW_CALL
+        }
+        for (; column < EW_VALUE_DIM; column += EW_LANES) {
+#define EW_CALL(N) ew_weigh(N, 1, values, 0, end, (const float (*)[EW_SPLIT])z->scores, row, b * EW_BLOCK, z->split, column)
+            EW_BY_ROWS(rows, EW_CALL)
+#undef EW_CALL
+        }
+    }
+    for (int r = 0; r < rows; r++) {
+        if (!z->seen[r]) continue;
+        float before = 0, now = 1, most = high[r];
+        if (z->weight[r] > 0) {
+            most = z->high[r] > high[r] ? z->high[r] : high[r];
+            vf factors = vf_exp2(vf_select(vi_lanes() == 0, vf_set1(z->high[r] - most), vf_set1(high[r] - most)));
+            before = factors[0];
+            now = factors[1];
+        }
+        z->high[r] = most;
+        z->weight[r] = z->weight[r] * before + weight[r] * now;
+        for (int i = 0; i < EW_VALUE_DIM; i += EW_LANES)
+            vf_store(z->sum[r] + i, vf_load(z->sum[r] + i) * before + vf_load(z->split[r] + i) * now);
+    }
+}
+
+/* Attention of `count` neighbouring tokens of one sequence, the first at `position`, over one KV head.
+ * `q` and `out` point at the first token's row; rows hold all query heads. */
+EW_NOINLINE void ew_attend(ew_attention_scratch *z, uint8_t *pool, size_t block_bytes, const int32_t *table, int layer, int kv_head, const uint8_t *q, size_t q_stride, uint8_t *out, size_t out_stride, int count, int position, float scale, int window) {
+    const int rows = count * EW_QUERIES;
+    int positions[EW_ITEM_ROWS];
+    for (int i = 0; i < count; i++)
+        for (int g = 0; g < EW_QUERIES; g++) {
+            const int r = i * EW_QUERIES + g;
+            const float *x = EW_ROW(const float, q, q_stride, i) + (kv_head * EW_QUERIES + g) * EW_HEAD_DIM;
+            positions[r] = position + i;
+            z->weight[r] = 0;
+            z->high[r] = 0;
+#if EW_KV == EW_KV_INT8
+            memset(z->query8[r], 0, EW_KEY_DIM);
+            z->query_scale[r] = ew_quantize_head(x, EW_HEAD_DIM, z->query8[r], 4, 1, 0, &z->offset[r]) * (scale * EW_LOG2E);
+            z->offset[r] *= -EW_OFFSET;
+#else
+            for (int d = 0; d < EW_HEAD_DIM; d++) z->query[r][d] = x[d] * (scale * EW_LOG2E);
+#endif
+        }
+    memset(z->sum, 0, (size_t)rows * sizeof z->sum[0]);
+    const int end = position + count;
+    int base = window > 0 && position >= window ? (position - window + 1) / EW_SPLIT * EW_SPLIT : 0;
+    for (; base < end; base += EW_SPLIT) {
+        const int visible = end - base < EW_SPLIT ? end - base : EW_SPLIT;
+        ew_attend_split(z, pool, block_bytes, table, layer, kv_head, positions, rows, base, visible, window);
+    }
+    for (int i = 0; i < count; i++)
+        for (int g = 0; g < EW_QUERIES; g++) {
+            const int r = i * EW_QUERIES + g;
+            float *y = EW_ROW(float, out, out_stride, i) + (kv_head * EW_QUERIES + g) * EW_HEAD_DIM;
+            for (int d = 0; d < EW_HEAD_DIM; d++) y[d] = z->sum[r][d] / z->weight[r];
+        }
+}
+
+#endif

@@ -1,0 +1,212 @@
+/* The few vector primitives that kernels are written over, and what each instruction set gives for them.
+ *
+ *   vf  EW_LANES floats      vi  EW_LANES 32-bit integers      vb  EW_LANES * 4 bytes
+ *
+ * A panel is EW_PANEL weight columns, EW_PANEL / EW_LANES vectors side by side. The builder packs
+ * weights for these two numbers and for EW_OFFSET, what is added to an int8 weight when it is stored:
+ * VNNI multiplies unsigned by signed bytes, so there weights are stored as w + 128 and the sum of the
+ * activations, times 128, is taken off again (exactly, in integers).
+ */
+#ifndef EW_ISA_H
+#define EW_ISA_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define EW_INLINE static inline __attribute__((always_inline))
+#define EW_NOINLINE static __attribute__((noinline))
+#define EW_ALIGNED __attribute__((aligned(64)))
+#if defined(__clang__)
+#define EW_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define EW_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+#if defined(EW_ISA_AVX512)
+#include <immintrin.h>
+#define EW_LANES 16
+#define EW_PANEL 32
+#define EW_OFFSET 128
+#define EW_MAX_ROWS 6
+#elif defined(EW_ISA_AVX2)
+#include <immintrin.h>
+#define EW_LANES 8
+#define EW_PANEL 16
+#if defined(EW_HAS_AVXVNNI)
+#define EW_OFFSET 128
+#else
+#define EW_OFFSET 0
+#endif
+#define EW_MAX_ROWS 3
+#elif defined(EW_ISA_NEON)
+#include <arm_neon.h>
+#define EW_LANES 4
+#define EW_PANEL 16
+#define EW_OFFSET 0
+#define EW_MAX_ROWS 3
+#else
+#define EW_LANES 8
+#define EW_PANEL 16
+#define EW_OFFSET 0
+#define EW_MAX_ROWS 2
+#endif
+#define EW_VECTORS (EW_PANEL / EW_LANES)
+
+typedef float vf __attribute__((vector_size(EW_LANES * 4)));
+typedef int32_t vi __attribute__((vector_size(EW_LANES * 4)));
+typedef uint32_t vu __attribute__((vector_size(EW_LANES * 4)));
+typedef int8_t vb __attribute__((vector_size(EW_LANES * 4)));
+typedef int8_t vq __attribute__((vector_size(EW_LANES))); /* EW_LANES bytes */
+typedef uint16_t vh __attribute__((vector_size(EW_LANES * 2)));
+
+EW_INLINE vf vf_load(const float *p) { vf v; memcpy(&v, p, sizeof v); return v; }
+EW_INLINE void vf_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
+EW_INLINE vi vi_load(const int32_t *p) { vi v; memcpy(&v, p, sizeof v); return v; }
+EW_INLINE void vi_store(int32_t *p, vi v) { memcpy(p, &v, sizeof v); }
+EW_INLINE vb vb_load(const void *p) { vb v; memcpy(&v, p, sizeof v); return v; }
+EW_INLINE vf vf_zero(void) { return (vf){0}; }
+EW_INLINE vf vf_set1(float x) { return (vf){0} + x; }
+EW_INLINE vi vi_set1(int32_t x) { return (vi){0} + x; }
+EW_INLINE vf vf_bits(vi v) { return (vf)v; }
+EW_INLINE vi vi_bits(vf v) { return (vi)v; }
+EW_INLINE vf vf_abs(vf v) { return vf_bits(vi_bits(v) & 0x7fffffff); }
+/* mask lanes are 0 or -1; takes a where the mask is set */
+EW_INLINE vf vf_select(vi mask, vf a, vf b) { return vf_bits((vi_bits(a) & mask) | (vi_bits(b) & ~mask)); }
+EW_INLINE vi vi_select(vi mask, vi a, vi b) { return (a & mask) | (b & ~mask); }
+EW_INLINE vf vf_from_vi(vi v) { return __builtin_convertvector(v, vf); }
+EW_INLINE vf vf_from_bytes(const int8_t *p) { vq v; memcpy(&v, p, sizeof v); return __builtin_convertvector(v, vf); }
+EW_INLINE vf vf_from_bf16(const uint16_t *p) {
+    vh v;
+    memcpy(&v, p, sizeof v);
+    return vf_bits((vi)(__builtin_convertvector(v, vu) << 16));
+}
+EW_INLINE float ew_bf16_to_f32(uint16_t h) { uint32_t u = (uint32_t)h << 16; float f; memcpy(&f, &u, 4); return f; }
+/* round to nearest, ties to even; inputs are finite */
+EW_INLINE uint16_t ew_f32_to_bf16(float f) { uint32_t u; memcpy(&u, &f, 4); return (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16); }
+EW_INLINE vb vb_set1(const void *p) { int32_t x; memcpy(&x, p, 4); return (vb)vi_set1(x); }
+EW_INLINE float ew_absf(float x) { return x < 0 ? -x : x; }
+
+#if defined(EW_ISA_AVX512)
+
+EW_INLINE vf vf_fma(vf a, vf b, vf c) { return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+EW_INLINE vf vf_max(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
+EW_INLINE vf vf_round(vf a) { return (vf)_mm512_roundscale_ps((__m512)a, 8); }
+EW_INLINE vi vi_from_vf(vf a) { return (vi)_mm512_cvtps_epi32((__m512)a); }
+EW_INLINE vi vi_dot(vi c, vb w, vb a) { return (vi)_mm512_dpbusd_epi32((__m512i)c, (__m512i)w, (__m512i)a); }
+EW_INLINE void vi_store_bytes(int8_t *p, vi v) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)v)); }
+EW_INLINE vi vf_gt(vf a, vf b) { return (vi)_mm512_movm_epi32(_mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ)); }
+EW_INLINE int vi_any(vi m) { return _mm512_movepi32_mask((__m512i)m) != 0; }
+EW_INLINE void ew_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+EW_INLINE void ew_pause(void) { _mm_pause(); }
+
+#elif defined(EW_ISA_AVX2)
+
+EW_INLINE vf vf_fma(vf a, vf b, vf c) { return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+EW_INLINE vf vf_max(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
+EW_INLINE vf vf_round(vf a) { return (vf)_mm256_round_ps((__m256)a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+EW_INLINE vi vi_from_vf(vf a) { return (vi)_mm256_cvtps_epi32((__m256)a); }
+#if defined(EW_HAS_AVXVNNI)
+EW_INLINE vi vi_dot(vi c, vb w, vb a) { return (vi)_mm256_dpbusd_avx_epi32((__m256i)c, (__m256i)w, (__m256i)a); }
+#else
+/* |w| <= 127 and |a| <= 127, so a pair is at most 32258 and the saturating multiply-add is exact */
+EW_INLINE vi vi_dot(vi c, vb w, vb a) {
+    __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8((__m256i)w), _mm256_sign_epi8((__m256i)a, (__m256i)w));
+    return c + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+#endif
+EW_INLINE void vi_store_bytes(int8_t *p, vi v) {
+    vq q = __builtin_convertvector(v, vq);
+    memcpy(p, &q, sizeof q);
+}
+EW_INLINE vi vf_gt(vf a, vf b) { return (vi)(a > b); }
+EW_INLINE int vi_any(vi m) { return _mm256_movemask_ps((__m256)m) != 0; }
+EW_INLINE void ew_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+EW_INLINE void ew_pause(void) { _mm_pause(); }
+
+#else /* NEON, portable C */
+
+#if defined(EW_ISA_NEON)
+EW_INLINE vf vf_fma(vf a, vf b, vf c) { return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
+EW_INLINE vf vf_max(vf a, vf b) { return (vf)vmaxq_f32((float32x4_t)a, (float32x4_t)b); }
+EW_INLINE vi vi_from_vf(vf a) { return (vi)vcvtnq_s32_f32((float32x4_t)a); }
+EW_INLINE vf vf_round(vf a) { return (vf)vrndnq_f32((float32x4_t)a); }
+EW_INLINE vi vi_dot(vi c, vb w, vb a) { return (vi)vdotq_s32((int32x4_t)c, (int8x16_t)w, (int8x16_t)a); }
+EW_INLINE void ew_pause(void) { __asm__ volatile("yield"); }
+#else
+EW_INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; } /* two roundings: this level has no fused form */
+EW_INLINE vf vf_max(vf a, vf b) { return vf_select((vi)(a > b), a, b); }
+/* adding 1.5 * 2^23 rounds |a| < 2^22 to nearest even */
+EW_INLINE vf vf_round(vf a) { const float magic = 12582912.0f; return (a + magic) - magic; }
+EW_INLINE vi vi_from_vf(vf a) { return __builtin_convertvector(vf_round(a), vi); }
+EW_INLINE vi vi_dot(vi c, vb w, vb a) {
+    for (int i = 0; i < EW_LANES; i++)
+        c[i] += (int)w[4 * i] * a[4 * i] + (int)w[4 * i + 1] * a[4 * i + 1] + (int)w[4 * i + 2] * a[4 * i + 2] + (int)w[4 * i + 3] * a[4 * i + 3];
+    return c;
+}
+EW_INLINE void ew_pause(void) { __asm__ volatile("" ::: "memory"); }
+#endif
+EW_INLINE void vi_store_bytes(int8_t *p, vi v) {
+    vq q = __builtin_convertvector(v, vq);
+    memcpy(p, &q, sizeof q);
+}
+EW_INLINE vi vf_gt(vf a, vf b) { return (vi)(a > b); }
+EW_INLINE int vi_any(vi m) {
+    int32_t any = 0;
+    for (int i = 0; i < EW_LANES; i++) any |= m[i];
+    return any != 0;
+}
+EW_INLINE void ew_prefetch(const void *p) { __builtin_prefetch(p); }
+
+#endif
+
+/* Sums and maxima over lanes halve the vector each time: one fixed order. */
+EW_INLINE float vf_sum(vf v) {
+    float a[EW_LANES] EW_ALIGNED;
+    vf_store(a, v);
+    EW_UNROLL
+    for (int n = EW_LANES / 2; n > 0; n /= 2)
+        for (int i = 0; i < n; i++) a[i] += a[i + n];
+    return a[0];
+}
+EW_INLINE float vf_maximum(vf v) {
+    float a[EW_LANES] EW_ALIGNED;
+    vf_store(a, v);
+    EW_UNROLL
+    for (int n = EW_LANES / 2; n > 0; n /= 2)
+        for (int i = 0; i < n; i++) a[i] = a[i] > a[i + n] ? a[i] : a[i + n];
+    return a[0];
+}
+
+EW_INLINE vi vi_lanes(void) {
+    vi v;
+    for (int i = 0; i < EW_LANES; i++) v[i] = i;
+    return v;
+}
+
+/* 2^x for x <= 0 (and a little above); below -126 the result is 0.
+ * Range reduction to [-0.5, 0.5] and a degree-6 Taylor polynomial of 2^r: relative error under 4e-8 of the exact. */
+EW_INLINE vf vf_exp2(vf x) {
+    vi tiny = vf_gt(vf_set1(-126.0f), x);
+    x = vf_select(tiny, vf_set1(-126.0f), x);
+    vf n = vf_round(x), r = x - n;
+    vf p = vf_set1(1.5403530e-4f);
+    p = vf_fma(p, r, vf_set1(1.3333558e-3f));
+    p = vf_fma(p, r, vf_set1(9.6181291e-3f));
+    p = vf_fma(p, r, vf_set1(5.5504109e-2f));
+    p = vf_fma(p, r, vf_set1(2.4022651e-1f));
+    p = vf_fma(p, r, vf_set1(6.9314718e-1f));
+    p = vf_fma(p, r, vf_set1(1.0f));
+    p = vf_bits(vi_bits(p) + (vi_from_vf(n) << 23));
+    return vf_select(tiny, vf_zero(), p);
+}
+
+#define EW_LOG2E 1.44269504f
+
+/* x / (1 + e^-x) */
+EW_INLINE vf vf_silu(vf x) {
+    vf limited = vf_max(x, vf_set1(-80.0f));
+    vf e = vf_exp2(vf_max(limited * -EW_LOG2E, vf_set1(-126.0f)));
+    return x / (e + 1.0f);
+}
+
+#endif

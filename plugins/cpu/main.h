@@ -1,0 +1,258 @@
+/* The driver: threads take steps, run the emitted segments by columns or by tiles, sample, and report.
+ *
+ * The emitted file defines EW_PHASES, EW_STREAM_BYTES and EW_LOCAL_BYTES (a row), EW_TILE, and
+ * ew_model_phase(engine, step, span, phase), ew_model_suffix(engine, step, span).
+ */
+#ifndef EW_MAIN_H
+#define EW_MAIN_H
+
+#include "step.h"
+
+static void ew_model_phase(ew_engine *e, const ew_step *p, const ew_span *s, int phase);
+static void ew_model_suffix(ew_engine *e, const ew_step *p, const ew_span *s);
+
+static size_t ew_round(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+
+static ew_span ew_columns_span(ew_engine *e, int thread, int rows) {
+    const int n = e->options.threads, redundant = rows <= EW_REDUNDANT_ROWS;
+    ew_span s = {.rows = rows, .part = thread, .parts = n, .columns = 1, .redundant = redundant, .thread = thread};
+    s.split_first = (int)((int64_t)rows * thread / n);
+    s.split_last = (int)((int64_t)rows * (thread + 1) / n);
+    s.first = redundant ? 0 : s.split_first;
+    s.last = redundant ? rows : s.split_last;
+    s.ours = e->shared;
+    s.ours_rows = e->column_rows;
+    s.mine = redundant ? e->tiles + (size_t)thread * e->tile_bytes : e->shared;
+    s.mine_rows = redundant ? EW_TILE : e->column_rows;
+    return s;
+}
+
+static ew_span ew_tile_span(ew_engine *e, int thread, int base, int rows) {
+    uint8_t *local = e->tiles + (size_t)thread * e->tile_bytes;
+    return (ew_span){.base = base, .rows = rows, .last = rows, .split_last = rows, .parts = 1, .thread = thread,
+                     .mine = local, .ours = local, .mine_rows = EW_TILE, .ours_rows = EW_TILE};
+}
+
+static void ew_run_tiles(ew_engine *e, ew_step *p, int thread) {
+    const int tokens = p->batch.tokens, n = e->options.threads;
+    const int tiles = n * ((tokens + n * EW_TILE - 1) / (n * EW_TILE));
+    for (int phase = 0; phase < EW_PHASES; phase++) {
+        for (int k; (k = atomic_fetch_add(&p->items[phase], 1)) < tiles;) {
+            const int first = (int)((int64_t)tokens * k / tiles), last = (int)((int64_t)tokens * (k + 1) / tiles);
+            ew_span s = ew_tile_span(e, thread, first, last - first);
+            ew_model_phase(e, p, &s, phase);
+        }
+        ew_barrier_wait(&e->barrier, thread);
+    }
+}
+
+static void ew_sample_rows(ew_engine *e, ew_step *p, int thread) {
+    const ew_sampling *s = p->sampling;
+    const int rows = p->batch.rows, n = e->options.threads;
+    for (int r = thread; r < rows; r += n) {
+        const float *logits = (const float *)(e->logits + (size_t)r * e->logits_stride);
+        if (p->result->logits) memcpy(p->result->logits + (size_t)r * EW_VOCAB, logits, (size_t)EW_VOCAB * 4);
+        if (!s) continue;
+        if (!ew_is_greedy(s, r)) {
+            ew_sample_row(s, r, logits, EW_VOCAB, p->result, &e->samplers[thread]);
+        } else {
+            float high = -__builtin_inff();
+            int32_t id = -1;
+            for (int t = 0; t < n; t++)
+                for (int i = 0; i < EW_LANES; i++) {
+                    const ew_best *b = &e->best[(size_t)t * e->options.max_batch_size + r];
+                    if (b->id[i] < EW_VOCAB && (b->best[i] > high || (b->best[i] == high && b->id[i] < id))) {
+                        high = b->best[i];
+                        id = b->id[i];
+                    }
+                }
+            p->result->tokens[r] = high - high == 0 ? id : -1;
+            if (p->result->logprobs) p->result->logprobs[r] = __builtin_nanf("");
+        }
+        p->tokens[r] = p->result->tokens[r];
+    }
+}
+
+/* Decides, before the head, whose logits are stored: all of them when it is not known yet how rows are sampled. */
+static void ew_want(ew_step *p) {
+    const int known = atomic_load_explicit(&p->ready, memory_order_acquire);
+    for (int r = 0; r < p->batch.rows; r++)
+        p->wanted[r] = !known || !p->sampling || p->result->logits || !ew_is_greedy(p->sampling, r);
+}
+
+static void ew_run(ew_engine *e, ew_step *p, const ew_step *before, int thread) {
+    if (thread == 0) {
+        for (int i = 0; i < EW_PHASES; i++) atomic_store_explicit(&p->items[i], 0, memory_order_relaxed);
+        if (p->deferred)
+            for (int i = 0; i < p->batch.tokens; i++)
+                if (p->ids[i] < 0) {
+                    const int32_t id = before->tokens[-1 - p->ids[i]];
+                    p->ids[i] = id < 0 ? 0 : id; /* a failed row's successor is thrown away by the host */
+                }
+    }
+    ew_barrier_wait(&e->barrier, thread);
+    if (p->batch.tokens < EW_COLUMN_ROWS * e->options.threads) {
+        ew_span s = ew_columns_span(e, thread, p->batch.tokens);
+        for (int phase = 0; phase < EW_PHASES; phase++) ew_model_phase(e, p, &s, phase);
+        ew_barrier_wait(&e->barrier, thread);
+    } else {
+        ew_run_tiles(e, p, thread);
+    }
+    if (p->batch.rows) {
+        if (thread == 0) ew_want(p);
+        ew_span s = ew_columns_span(e, thread, p->batch.rows);
+        ew_barrier_wait(&e->barrier, thread);
+        ew_model_suffix(e, p, &s);
+        ew_barrier_wait(&e->barrier, thread);
+    }
+    uint32_t tries = 0;
+    while (!atomic_load_explicit(&p->ready, memory_order_acquire)) ew_relax(&tries);
+    if (p->batch.rows) ew_sample_rows(e, p, thread);
+    if (thread == 0) p->result->seconds = ew_now() - p->started;
+    ew_barrier_wait(&e->barrier, thread);
+}
+
+typedef struct { ew_engine *engine; int thread; } ew_worker_start;
+
+static void *ew_worker(void *argument) {
+    ew_worker_start start = *(ew_worker_start *)argument;
+    free(argument);
+    ew_engine *e = start.engine;
+    for (uint32_t step = 1;; step++) {
+        ew_signal_wait(&e->submitted, step, 4000);
+        if (atomic_load(&e->quit)) return 0;
+        ew_run(e, &e->steps[step & 1], &e->steps[(step - 1) & 1], start.thread);
+        if (start.thread == 0) ew_signal_raise(&e->finished);
+    }
+}
+
+static size_t ew_layout(ew_engine *e, const ew_options *o, uint8_t *memory) {
+    const size_t threads = (size_t)o->threads, batch = (size_t)o->max_batch_size, tokens = (size_t)o->max_num_tokens;
+    const size_t vocab = ((size_t)EW_VOCAB + EW_PANEL - 1) / EW_PANEL * EW_PANEL;
+    size_t at = 0;
+    e->column_rows = threads * EW_COLUMN_ROWS > batch ? threads * EW_COLUMN_ROWS : batch;
+    e->tile_bytes = ew_round((size_t)EW_LOCAL_BYTES * EW_TILE);
+    e->logits_stride = vocab * 4;
+#define EW_TAKE(field, type, count) (e->field = (type *)(memory + at), at += ew_round((count) * sizeof(type)))
+    EW_TAKE(stream, uint8_t, (size_t)EW_STREAM_BYTES * tokens);
+    EW_TAKE(shared, uint8_t, (size_t)EW_LOCAL_BYTES * e->column_rows);
+    EW_TAKE(tiles, uint8_t, e->tile_bytes * threads);
+    EW_TAKE(logits, uint8_t, e->logits_stride * batch);
+    EW_TAKE(best, ew_best, threads * batch);
+    EW_TAKE(attention, ew_attention_scratch, threads);
+    EW_TAKE(samplers, ew_sample_scratch, threads);
+    EW_TAKE(barrier.reached, ew_flag, threads);
+    EW_TAKE(threads, pthread_t, threads);
+    for (int i = 0; i < 2; i++) {
+        EW_TAKE(steps[i].ids, int32_t, tokens);
+        EW_TAKE(steps[i].positions, int32_t, tokens);
+        EW_TAKE(steps[i].sequences, int32_t, tokens);
+        EW_TAKE(steps[i].tokens, int32_t, batch);
+        EW_TAKE(steps[i].wanted, uint8_t, batch);
+        EW_TAKE(steps[i].items, atomic_int, EW_PHASES);
+    }
+#undef EW_TAKE
+    for (size_t t = 0; t < threads; t++) {
+        uint8_t *part[3];
+        const size_t bytes[3] = {vocab * 4, vocab * 4, vocab * sizeof(ew_candidate)};
+        for (int i = 0; i < 3; i++) {
+            part[i] = memory + at;
+            at += ew_round(bytes[i]);
+        }
+        if (memory) e->samplers[t] = (ew_sample_scratch){(float *)part[0], (int32_t *)part[1], (ew_candidate *)part[2]};
+    }
+    return at;
+}
+
+int32_t ew_abi_version(void) { return EW_ABI_VERSION; }
+int64_t ew_block_bytes(void) { return EW_BLOCK_BYTES; }
+int64_t ew_working_bytes(const ew_options *options) {
+    ew_engine e = {0};
+    return (int64_t)ew_layout(&e, options, 0);
+}
+
+ew_engine *ew_open(const ew_options *options, const uint8_t *weights, uint8_t *kv_pool, const ew_collectives *collectives) {
+    ew_engine *e = calloc(1, sizeof *e);
+    if (!e) return 0;
+    e->memory = aligned_alloc(4096, (size_t)ew_working_bytes(options));
+    if (!e->memory) {
+        free(e);
+        return 0;
+    }
+    ew_layout(e, options, e->memory);
+    e->options = *options;
+    e->weights = weights;
+    e->pool = kv_pool;
+    if (collectives) e->collectives = *collectives;
+    e->barrier.threads = options->threads;
+    for (int t = 0; t < options->threads; t++) {
+        atomic_init(&e->barrier.reached[t].value, 0);
+        memset(e->samplers[t].counts, 0, (size_t)EW_VOCAB * 4);
+    }
+    ew_signal_init(&e->submitted);
+    ew_signal_init(&e->finished);
+    for (int t = options->caller_works ? 1 : 0; t < options->threads; t++) {
+        ew_worker_start *start = malloc(sizeof *start);
+        if (start) *start = (ew_worker_start){e, t};
+        if (!start || pthread_create(&e->threads[e->started_threads], 0, ew_worker, start)) {
+            free(start);
+            ew_close(e);
+            return 0;
+        }
+        e->started_threads++;
+    }
+    return e;
+}
+
+int32_t ew_launch(ew_engine *e, const ew_batch *batch) {
+    if (e->launched - e->waited >= 2) return -1;
+    if (batch->tokens < 1 || batch->tokens > e->options.max_num_tokens || batch->seqs > e->options.max_batch_size || batch->rows > e->options.max_batch_size) return -1;
+    ew_step *p = &e->steps[(e->launched + 1) & 1];
+    p->batch = *batch;
+    p->sampling = 0;
+    p->result = 0;
+    p->started = ew_now();
+    p->deferred = 0;
+    atomic_store(&p->ready, 0);
+    for (int s = 0; s < batch->seqs; s++)
+        for (int i = batch->seq_starts[s]; i < batch->seq_starts[s + 1]; i++) {
+            p->sequences[i] = s;
+            p->positions[i] = batch->past_tokens[s] + i - batch->seq_starts[s];
+            p->ids[i] = batch->token_ids[i];
+            p->deferred |= p->ids[i] < 0;
+        }
+    e->launched++;
+    ew_signal_raise(&e->submitted);
+    return 0;
+}
+
+int32_t ew_sample(ew_engine *e, const ew_sampling *sampling, ew_result *result) {
+    ew_step *p = &e->steps[e->launched & 1];
+    if (e->launched == e->waited || atomic_load(&p->ready)) return -1;
+    p->sampling = sampling;
+    p->result = result;
+    atomic_store_explicit(&p->ready, 1, memory_order_release);
+    return 0;
+}
+
+int32_t ew_wait(ew_engine *e) {
+    if (e->launched == e->waited) return -1;
+    const uint32_t step = e->waited + 1;
+    if (!atomic_load(&e->steps[step & 1].ready)) return -1;
+    if (e->options.caller_works) ew_run(e, &e->steps[step & 1], &e->steps[(step - 1) & 1], 0);
+    else ew_signal_wait(&e->finished, step, 200);
+    e->waited = step;
+    return 0;
+}
+
+void ew_close(ew_engine *e) {
+    atomic_store(&e->quit, 1);
+    ew_signal_raise(&e->submitted);
+    for (int t = 0; t < e->started_threads; t++) pthread_join(e->threads[t], 0);
+    ew_signal_free(&e->submitted);
+    ew_signal_free(&e->finished);
+    free(e->memory);
+    free(e);
+}
+
+#endif

@@ -1,0 +1,88 @@
+/* Threads that run one step together: barriers that spin, then yield, then sleep; idle threads cost nothing. */
+#ifndef EW_POOL_H
+#define EW_POOL_H
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <time.h>
+#include "isa.h"
+
+#define EW_LINE 128 /* two cache lines: neighbours are fetched in pairs */
+#define EW_SPINS 2000
+#define EW_YIELDS 20000
+
+typedef struct { _Atomic uint32_t value; char pad[EW_LINE - 4]; } ew_flag;
+
+/* Every thread has a flag that counts the barriers it has reached; all wait for all. */
+typedef struct {
+    int threads;
+    ew_flag *reached;
+} ew_barrier;
+
+EW_INLINE void ew_relax(uint32_t *tries) {
+    if (++*tries < EW_SPINS) ew_pause();
+    else if (*tries < EW_YIELDS) sched_yield();
+    else {
+        struct timespec nap = {0, 50000};
+        nanosleep(&nap, 0);
+    }
+}
+
+EW_INLINE void ew_barrier_wait(ew_barrier *b, int thread) {
+    if (b->threads == 1) return;
+    const uint32_t epoch = atomic_load_explicit(&b->reached[thread].value, memory_order_relaxed) + 1;
+    atomic_store_explicit(&b->reached[thread].value, epoch, memory_order_release);
+    for (int i = 0; i < b->threads; i++) {
+        uint32_t tries = 0;
+        while ((int32_t)(atomic_load_explicit(&b->reached[i].value, memory_order_acquire) - epoch) < 0) ew_relax(&tries);
+    }
+}
+
+/* A counter that one thread waits on and another raises: spins a while, then sleeps on a condition. */
+typedef struct {
+    _Atomic uint32_t value;
+    _Atomic int32_t sleepers;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+} ew_signal;
+
+static void ew_signal_init(ew_signal *s) {
+    atomic_init(&s->value, 0);
+    atomic_init(&s->sleepers, 0);
+    pthread_mutex_init(&s->lock, 0);
+    pthread_cond_init(&s->changed, 0);
+}
+static void ew_signal_free(ew_signal *s) {
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->changed);
+}
+static void ew_signal_raise(ew_signal *s) {
+    atomic_fetch_add(&s->value, 1);
+    if (atomic_load(&s->sleepers)) {
+        pthread_mutex_lock(&s->lock);
+        pthread_cond_broadcast(&s->changed);
+        pthread_mutex_unlock(&s->lock);
+    }
+}
+/* Returns once the counter has reached `target`. */
+static void ew_signal_wait(ew_signal *s, uint32_t target, int spins) {
+    for (int i = 0; i < spins; i++) {
+        if ((int32_t)(atomic_load_explicit(&s->value, memory_order_acquire) - target) >= 0) return;
+        ew_pause();
+    }
+    if ((int32_t)(atomic_load(&s->value) - target) >= 0) return;
+    pthread_mutex_lock(&s->lock);
+    atomic_fetch_add(&s->sleepers, 1);
+    while ((int32_t)(atomic_load(&s->value) - target) < 0) pthread_cond_wait(&s->changed, &s->lock);
+    atomic_fetch_sub(&s->sleepers, 1);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static double ew_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+#endif

@@ -1,0 +1,155 @@
+/* Operations on one row at a time: embedding, norm, quantization, rotation, elementwise. Strides are in bytes. */
+#ifndef EW_ROWS_H
+#define EW_ROWS_H
+
+#include "gemm.h"
+
+#define EW_ROW(type, base, stride, row) ((type *)((base) + (size_t)(row) * (stride)))
+
+/* RMS norm of each run of `width` floats; `n` floats in all, `width` a multiple of 4 (arXiv:1910.07467).
+ * Squares are summed in EW_LANES chains, then over lanes, then the rest one by one. */
+EW_INLINE void ew_rms_norm_row(const float *x, float *y, const float *weight, int n, int width, float eps) {
+    for (int start = 0; start < n; start += width) {
+        vf squares = vf_zero();
+        int i = 0;
+        for (; i + EW_LANES <= width; i += EW_LANES) {
+            vf v = vf_load(x + start + i);
+            squares = vf_fma(v, v, squares);
+        }
+        float total = vf_sum(squares);
+        for (; i < width; i++) total += x[start + i] * x[start + i];
+        float scale = 1.0f / __builtin_sqrtf(total / (float)width + eps);
+        for (i = 0; i + EW_LANES <= width; i += EW_LANES) vf_store(y + start + i, vf_load(x + start + i) * scale * vf_load(weight + i));
+        for (; i < width; i++) y[start + i] = x[start + i] * scale * weight[i];
+    }
+}
+EW_NOINLINE __attribute__((unused)) void ew_rms_norm(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, const float *weight, int n, int width, float eps, int first, int last) {
+    for (int r = first; r < last; r++) ew_rms_norm_row(EW_ROW(const float, x, x_stride, r), EW_ROW(float, y, y_stride, r), weight, n, width, eps);
+}
+
+/* int8 in groups: scale = max|x| / 127, q = round(x / scale); see gemm.h for the row's layout. `k` is
+ * padded, `n` floats are there. A group that holds a NaN or an infinity gets a scale of NaN, so that
+ * a broken row shows in its own logits instead of turning into finite nonsense. */
+EW_INLINE void ew_quantize_row(const float *x, uint8_t *y, int n, int k) {
+    const int groups = k / EW_GROUP;
+    for (int g = 0; g < groups; g++) {
+        float padded[EW_GROUP] EW_ALIGNED;
+        const float *v = x + g * EW_GROUP;
+        if ((g + 1) * EW_GROUP > n) {
+            memset(padded, 0, sizeof padded);
+            memcpy(padded, v, (size_t)(n - g * EW_GROUP) * 4);
+            v = padded;
+        }
+        vf most = vf_zero(), check = vf_zero();
+        EW_UNROLL
+        for (int i = 0; i < EW_GROUP; i += EW_LANES) {
+            vf a = vf_load(v + i);
+            most = vf_max(most, vf_abs(a));
+            check += a * 0.0f;
+        }
+        float high = vf_maximum(most), broken = vf_sum(check);
+        float inverse = high > 0 ? 127.0f / high : 0.0f, scale = high / 127.0f + broken;
+        if (broken != broken) inverse = 0.0f;
+        int8_t *q = (int8_t *)y + g * EW_GROUP;
+        vi sum = vi_set1(0);
+        EW_UNROLL
+        for (int i = 0; i < EW_GROUP; i += EW_LANES) {
+            vf scaled = broken != broken ? vf_zero() : vf_load(v + i) * inverse;
+            vi rounded = vi_from_vf(scaled);
+            sum += rounded;
+            vi_store_bytes(q + i, rounded);
+        }
+        memcpy(y + k + 4 * g, &scale, 4);
+        int32_t lanes[EW_LANES] EW_ALIGNED, total = 0;
+        vi_store(lanes, sum);
+        EW_UNROLL
+        for (int i = 0; i < EW_LANES; i++) total += lanes[i];
+        total *= -EW_OFFSET;
+        memcpy(y + k + 4 * (groups + g), &total, 4);
+    }
+}
+EW_NOINLINE __attribute__((unused)) void ew_quantize(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, int n, int k, int first, int last) {
+    for (int r = first; r < last; r++) ew_quantize_row(EW_ROW(const float, x, x_stride, r), EW_ROW(uint8_t, y, y_stride, r), n, k);
+}
+
+/* Rotates pairs (i, i + half) of each head by its position's angle (arXiv:2104.09864, half-split form).
+ * A table row holds `half` cosines, then `half` sines. */
+EW_NOINLINE __attribute__((unused)) void ew_rope(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, const float *table, size_t table_floats, const int32_t *positions, int heads, int head_dim, int first, int last) {
+    const int half = head_dim / 2;
+    for (int r = first; r < last; r++) {
+        const float *cosine = table + (size_t)positions[r] * table_floats, *sine = cosine + half;
+        for (int h = 0; h < heads; h++) {
+            const float *a = EW_ROW(const float, x, x_stride, r) + h * head_dim, *b = a + half;
+            float *c = EW_ROW(float, y, y_stride, r) + h * head_dim, *d = c + half;
+            int i = 0;
+            for (; i + EW_LANES <= half; i += EW_LANES) {
+                vf u = vf_load(a + i), v = vf_load(b + i), cs = vf_load(cosine + i), sn = vf_load(sine + i);
+                vf_store(c + i, u * cs - v * sn);
+                vf_store(d + i, v * cs + u * sn);
+            }
+            for (; i < half; i++) {
+                float u = a[i], v = b[i];
+                c[i] = u * cosine[i] - v * sine[i];
+                d[i] = v * cosine[i] + u * sine[i];
+            }
+        }
+    }
+}
+
+enum { EW_ADD, EW_MUL, EW_SILU, EW_SILU_MUL };
+/* y = a + b, a * b, silu(a) or silu(a) * b, `n` floats a row, padded to whole vectors by the arena. */
+EW_NOINLINE __attribute__((unused)) void ew_elementwise(int kind, const uint8_t *a, size_t a_stride, const uint8_t *b, size_t b_stride, uint8_t *y, size_t y_stride, int n, int first, int last) {
+    for (int r = first; r < last; r++)
+        for (int i = 0; i < n; i += EW_LANES) {
+            vf u = vf_load(EW_ROW(const float, a, a_stride, r) + i);
+            vf v = kind == EW_SILU ? u : vf_load(EW_ROW(const float, b, b_stride, r) + i);
+            vf_store(EW_ROW(float, y, y_stride, r) + i, kind == EW_ADD ? u + v : kind == EW_MUL ? u * v : kind == EW_SILU ? vf_silu(u) : vf_silu(u) * v);
+        }
+}
+
+EW_NOINLINE __attribute__((unused)) void ew_copy_rows(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, const int32_t *rows, size_t bytes, int first, int last) {
+    for (int r = first; r < last; r++) memcpy(y + (size_t)r * y_stride, x + (size_t)rows[r] * x_stride, bytes);
+}
+
+EW_NOINLINE __attribute__((unused)) void ew_move_rows(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, size_t bytes, int first, int last) {
+    for (int r = first; r < last; r++) memcpy(y + (size_t)r * y_stride, x + (size_t)r * x_stride, bytes);
+}
+
+/* Embedding rows out of a head's packed panels: a table shared with the head is stored once. */
+EW_NOINLINE __attribute__((unused)) void ew_embed_q8(const uint8_t *panels, size_t panel_bytes, const int32_t *ids, uint8_t *y, size_t y_stride, int n, int first, int last) {
+    for (int r = first; r < last; r++) {
+        const int column = ids[r] % EW_PANEL;
+        const uint8_t *panel = panels + (size_t)(ids[r] / EW_PANEL) * panel_bytes;
+        float *out = EW_ROW(float, y, y_stride, r);
+        for (int i = 0; i < n; i++) {
+            const uint8_t *group = panel + (size_t)(i / EW_GROUP) * EW_Q8_GROUP_BYTES;
+            const int step = i % EW_GROUP / 4;
+            const int value = (int)(int8_t)(group[EW_PANEL * 2 + (step * EW_PANEL + column) * 4 + i % 4] - EW_OFFSET);
+            out[i] = (float)value * ew_bf16_to_f32(((const uint16_t *)group)[column]);
+        }
+    }
+}
+EW_NOINLINE __attribute__((unused)) void ew_embed_f32(const uint8_t *panels, size_t panel_bytes, const int32_t *ids, uint8_t *y, size_t y_stride, int n, int first, int last) {
+    for (int r = first; r < last; r++) {
+        const float *column = (const float *)(panels + (size_t)(ids[r] / EW_PANEL) * panel_bytes) + ids[r] % EW_PANEL;
+        for (int i = 0; i < n; i++) EW_ROW(float, y, y_stride, r)[i] = column[(size_t)i * EW_PANEL];
+    }
+}
+EW_NOINLINE __attribute__((unused)) void ew_embed_bf16(const uint8_t *panels, size_t panel_bytes, const int32_t *ids, uint8_t *y, size_t y_stride, int n, int first, int last) {
+    for (int r = first; r < last; r++) {
+        const uint16_t *column = (const uint16_t *)(panels + (size_t)(ids[r] / EW_PANEL) * panel_bytes) + ids[r] % EW_PANEL * 2;
+        for (int i = 0; i < n; i++) EW_ROW(float, y, y_stride, r)[i] = ew_bf16_to_f32(column[(size_t)(i / 2) * EW_PANEL * 2 + i % 2]);
+    }
+}
+/* Tables of their own lie row by row. */
+EW_NOINLINE __attribute__((unused)) void ew_embed_rows_f32(const uint8_t *table, size_t stride, const int32_t *ids, uint8_t *y, size_t y_stride, int n, int first, int last) {
+    for (int r = first; r < last; r++) memcpy(y + (size_t)r * y_stride, table + (size_t)ids[r] * stride, (size_t)n * 4);
+}
+EW_NOINLINE __attribute__((unused)) void ew_embed_rows_bf16(const uint8_t *table, size_t stride, const int32_t *ids, uint8_t *y, size_t y_stride, int n, int first, int last) {
+    for (int r = first; r < last; r++) {
+        const uint16_t *row = (const uint16_t *)(table + (size_t)ids[r] * stride);
+        for (int i = 0; i < n; i++) EW_ROW(float, y, y_stride, r)[i] = ew_bf16_to_f32(row[i]);
+    }
+}
+
+#endif

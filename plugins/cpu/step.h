@@ -1,0 +1,107 @@
+/* The engine's state, and how the ops of a step are split over threads.
+ *
+ * A step runs in one of two ways, over the same emitted code and with the same results:
+ *   columns  few tokens: every op is split over the threads, with barriers between ops that depend on each other
+ *   tiles    many tokens: a thread takes a tile of tokens through a whole segment alone
+ * A segment ends where attention begins, since attention reads what every token has written.
+ * Values that live inside a segment lie in local memory (`mine`, `ours`); the rest in the stream, a row a token.
+ */
+#ifndef EW_STEP_H
+#define EW_STEP_H
+
+#include "attention.h"
+#include "pool.h"
+#include "sample.h"
+
+#define EW_COLUMN_ROWS 24  /* a thread: below this many tokens a step is split by columns */
+#define EW_REDUNDANT_ROWS 2 /* up to here every thread does row ops for itself and saves the barrier */
+
+typedef struct {
+    int base;                /* first token of the span */
+    int rows;
+    int first, last;         /* row ops into local memory */
+    int split_first, split_last; /* row ops into the stream: never done twice */
+    int part, parts;         /* share of the columns */
+    int columns, redundant, thread;
+    uint8_t *mine, *ours;    /* local memory for row ops, and for ops split by columns */
+    size_t mine_rows, ours_rows; /* rows that each value has there */
+} ew_span;
+
+typedef struct {
+    ew_batch batch;
+    const ew_sampling *sampling;
+    ew_result *result;
+    _Atomic int ready;       /* 0: not sampled yet, 1: see `sampling` and `result` */
+    int deferred;            /* some token ids name rows of the step before */
+    int32_t *ids, *positions, *sequences; /* [tokens] */
+    int32_t *tokens;         /* [rows], sampled */
+    uint8_t *wanted;         /* [rows]: its logits are stored */
+    double started;
+    atomic_int *items;       /* [phases], work handed out so far */
+} ew_step;
+
+struct ew_engine {
+    ew_options options;
+    const uint8_t *weights;
+    uint8_t *pool;
+    ew_collectives collectives;
+    uint8_t *memory;         /* everything below lies in here */
+    uint8_t *stream, *shared, *tiles, *logits;
+    ew_best *best;           /* [threads][rows] */
+    ew_attention_scratch *attention; /* [threads] */
+    ew_sample_scratch *samplers; /* [threads] */
+    size_t column_rows, tile_bytes, logits_stride;
+    ew_step steps[2];
+    uint32_t launched, waited;
+    _Atomic int quit;
+    ew_signal submitted, finished;
+    ew_barrier barrier;
+    pthread_t *threads;
+    int started_threads;
+};
+
+EW_INLINE void ew_sync(ew_engine *e, const ew_span *s) {
+    if (s->columns) ew_barrier_wait(&e->barrier, s->thread);
+}
+EW_INLINE void ew_sync_rows(ew_engine *e, const ew_span *s) {
+    if (s->columns && !s->redundant) ew_barrier_wait(&e->barrier, s->thread);
+}
+
+/* This thread's share of a product's panels, in whole multiples of `unit`. */
+EW_INLINE void ew_share(ew_product *m, const ew_span *s, int panels) {
+    m->rows = s->rows;
+    m->first_panel = (int)((int64_t)panels * s->part / s->parts);
+    m->last_panel = (int)((int64_t)panels * (s->part + 1) / s->parts);
+}
+
+static void ew_write_kv(ew_engine *e, const ew_step *p, const ew_span *s, int layer, const uint8_t *k, size_t k_stride, const uint8_t *v, size_t v_stride) {
+    for (int r = s->split_first; r < s->split_last; r++) {
+        const int token = s->base + r, position = p->positions[token];
+        const int block = p->batch.block_tables[(size_t)p->sequences[token] * p->batch.max_blocks + position / EW_BLOCK];
+        for (int h = 0; h < EW_KV_HEADS; h++)
+            ew_kv_write_head(ew_kv_head(e->pool, EW_BLOCK_BYTES, block, layer, h), position % EW_BLOCK,
+                             EW_ROW(const float, k, k_stride, r) + h * EW_HEAD_DIM, EW_ROW(const float, v, v_stride, r) + h * EW_HEAD_DIM);
+    }
+}
+
+/* Work items are runs of tokens of one sequence, times KV heads. By columns they are handed out one by one;
+ * in a tile the thread does them all. `q` and `out` point at the span's first row. */
+static void ew_attention(ew_engine *e, const ew_step *p, const ew_span *s, int phase, int layer, float scale, int window, const uint8_t *q, size_t q_stride, uint8_t *out, size_t out_stride) {
+    ew_attention_scratch *z = &e->attention[s->thread];
+    int item = 0, next = s->columns ? atomic_fetch_add(&p->items[phase], 1) : 0;
+    for (int r = 0; r < s->rows;) {
+        const int sequence = p->sequences[s->base + r], position = p->positions[s->base + r];
+        int count = p->batch.seq_starts[sequence + 1] - (s->base + r);
+        if (count > EW_ITEM_TOKENS) count = EW_ITEM_TOKENS;
+        if (count > s->rows - r) count = s->rows - r;
+        for (int h = 0; h < EW_KV_HEADS; h++, item++) {
+            if (s->columns && item != next) continue;
+            ew_attend(z, e->pool, EW_BLOCK_BYTES, p->batch.block_tables + (size_t)sequence * p->batch.max_blocks, layer, h,
+                      q + (size_t)r * q_stride, q_stride, out + (size_t)r * out_stride, out_stride, count, position, scale, window);
+            if (s->columns) next = atomic_fetch_add(&p->items[phase], 1);
+        }
+        r += count;
+    }
+}
+
+#endif

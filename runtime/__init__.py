@@ -1,0 +1,1 @@
+"""What an engine is, and how one rank runs it."""

@@ -1,0 +1,125 @@
+"""The session: one rank's compiled engine, loaded and ready to run steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .artifact import Engine
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one step computes: packed tokens of several sequences, context rows first.
+
+    A token id of `-1 - r` means "the token that row r of the previous step sampled", so that a
+    step can be launched before the host has seen that token.
+    """
+
+    token_ids: Int32Array  # [tokens]
+    seq_starts: Int32Array  # [seqs + 1], first token of each sequence; the last entry is `tokens`
+    past_tokens: Int32Array  # [seqs], tokens of the sequence that are already in the KV cache
+    block_tables: Int32Array  # [seqs, max_blocks], KV block ids in order of position; -1 pads
+    logit_rows: Int32Array  # [rows], token index of each row whose next token is wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How each logit row of a step is sampled. Arrays have one entry a row.
+
+    Filters apply in this order: penalties, bias, mask, temperature, top-k, top-p, min-p.
+    A row with `temperature == 0` is greedy: the highest logit, the lowest id among equals.
+    """
+
+    temperature: Float32Array
+    top_k: Int32Array  # 0: off
+    top_p: Float32Array  # 1: off
+    min_p: Float32Array  # 0: off
+    repetition_penalty: Float32Array  # 1: off; over prompt and output
+    presence_penalty: Float32Array  # 0: off; over the output
+    frequency_penalty: Float32Array  # 0: off; over the output
+    seeds: npt.NDArray[np.uint64]
+    positions: Int32Array  # index of the token that is sampled; with the seed it keys the generator
+    num_logprobs: Int32Array  # -1: no logprob; 0: the sampled token's; n: and the n likeliest
+    history_starts: Int32Array  # [rows + 1] into `history`; empty for rows without penalties
+    history: Int32Array  # prompt and output tokens of the rows that have penalties
+    prompt_lengths: Int32Array  # how many of a row's history tokens are prompt
+    bias_starts: Int32Array  # [rows + 1] into `bias_ids` and `bias_values`
+    bias_ids: Int32Array
+    bias_values: Float32Array
+    masks: npt.NDArray[np.uint32] | None = (
+        None  # [rows, ceil(vocab / 32)], a set bit allows a token
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step gave: one sampled token a logit row, with log-probabilities where asked.
+
+    Log-probabilities are of the model's own distribution, before penalties and temperature.
+    """
+
+    tokens: Int32Array  # [rows]
+    logprobs: Float32Array  # [rows]; NaN where not asked
+    top_ids: Int32Array  # [rows, max(num_logprobs)], descending; -1 pads
+    top_logprobs: Float32Array  # [rows, max(num_logprobs)]
+    step_seconds: float  # from launch to completion, as the device saw it
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """What a session can hold; decided when it is opened, at most what the engine was built for."""
+
+    max_batch_size: int  # sequences in a step
+    max_num_tokens: int  # tokens in a step
+    max_seq_len: int  # prompt and answer of one sequence
+    num_blocks: int  # KV blocks in the pool
+    block_tokens: int  # tokens in a KV block
+    vocab_size: int
+
+
+class Session(Protocol):
+    """One rank's engine. Calls come from one thread, in the order launch, sample, wait."""
+
+    limits: SessionLimits
+
+    def launch(self, batch: Batch) -> None:
+        """Start a step's forward pass; returns at once."""
+        ...
+
+    def sample(self, sampling: Sampling) -> None:
+        """Queue the sampling of the step that was launched last; returns at once."""
+        ...
+
+    def wait(self) -> StepResult:
+        """Block until the oldest step that was launched has finished, and return its result."""
+        ...
+
+    def logits(self, batch: Batch) -> Float32Array:
+        """Run one forward pass and return its logits, [rows, vocab]."""
+        ...
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy one KV block, all layers of it, onto another."""
+        ...
+
+    def close(self) -> None:
+        """Release threads and memory; the session cannot be used afterwards."""
+        ...
+
+
+def open_session(engine: Engine, **options: Any) -> Session:
+    """Open the session that the engine's target asks for.
+
+    Options: `threads`, `kv_cache_memory` (bytes), `max_batch_size`, `max_num_tokens`; None is the
+    default of each. Raises IncompatibleMachineError, OutOfMemoryError or EngineError.
+    """
+    from .session_cpu import CpuSession
+
+    return CpuSession(engine, **options)

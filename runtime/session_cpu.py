@@ -1,0 +1,248 @@
+"""The CPU session: a compiled engine, its mapped weights and its KV pool, called through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import machine
+from .abi_cpu import ABI_VERSION, BatchStruct, Options, ResultStruct, SamplingStruct, load_library
+from .artifact import Engine
+from .errors import (
+    EngineDamagedError,
+    EngineVersionError,
+    IncompatibleMachineError,
+    InputError,
+    OutOfMemoryError,
+    StepFailedError,
+)
+from .kv_pool import KvPool, count_blocks
+from .manifest import Limits
+from .session import Batch, Float32Array, Int32Array, Sampling, SessionLimits, StepResult
+
+CODE_FILE = "rank0.engine"
+WEIGHTS_FILE = "rank0.weights"
+
+
+@dataclass(slots=True)
+class _Flight:
+    """What a step in flight points at; it must not be freed before the step is done."""
+
+    batch: BatchStruct
+    arrays: tuple[Any, ...]
+    rows: int
+    result: ResultStruct
+    tokens: Int32Array
+    logprobs: Float32Array
+    top_ids: Int32Array
+    top_logprobs: Float32Array
+    sampling: tuple[Sampling, SamplingStruct] | None = None
+
+
+class CpuSession:
+    """One rank's CPU engine. Two steps may be in flight; the thread that waits works too."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        threads: int | None = None,
+        kv_cache_memory: int | None = None,
+        max_batch_size: int | None = None,
+        max_num_tokens: int | None = None,
+    ) -> None:
+        self._engine: int | None = None
+        manifest = engine.manifest
+        lacks = machine.missing(manifest.target.needs)
+        if lacks:
+            raise IncompatibleMachineError(
+                f"the engine {engine.folder} was built for {manifest.target.isa} and this machine "
+                f"lacks {', '.join(lacks)}; build it again here, or with --isa for this machine"
+            )
+        threads = _within("threads", threads, machine.usable_cores(), 1024)
+        built = manifest.limits
+        batch = _within("max_batch_size", max_batch_size, built.max_batch_size, built.max_batch_size)
+        tokens = _within("max_num_tokens", max_num_tokens, built.max_num_tokens, built.max_num_tokens)
+        limits = Limits(
+            max_batch_size=batch, max_num_tokens=max(tokens, batch), max_seq_len=built.max_seq_len
+        )
+        try:
+            self._library = load_library(engine.folder / CODE_FILE)
+        except (OSError, AttributeError) as error:
+            raise EngineDamagedError(
+                f"{engine.folder / CODE_FILE} cannot be loaded ({error}); build the engine again"
+            ) from error
+        version = self._library.ew_abi_version()
+        if version != ABI_VERSION:
+            raise EngineVersionError(
+                f"the engine {engine.folder} has ABI {version} and this enginewright speaks "
+                f"{ABI_VERSION}; build the engine again"
+            )
+        if self._library.ew_block_bytes() != manifest.kv.block_bytes:
+            raise EngineDamagedError(
+                f"the code of {engine.folder} has KV blocks of {self._library.ew_block_bytes()} "
+                f"bytes and its manifest says {manifest.kv.block_bytes}; build the engine again"
+            )
+        self._map_weights(engine)
+        options = Options(threads, limits.max_num_tokens, batch, 1)
+        working = self._library.ew_working_bytes(ctypes.byref(options))
+        self._pool = KvPool(manifest.kv, count_blocks(manifest.kv, limits, kv_cache_memory))
+        self._engine = self._library.ew_open(
+            ctypes.byref(options), self._weights_address, self._pool.address, None
+        )
+        if not self._engine:
+            raise OutOfMemoryError(
+                f"the system refused {working} bytes of working memory or {threads} threads; lower "
+                "--max-num-tokens, --max-batch-size or --threads"
+            )
+        self.threads = threads
+        self.working_bytes: int = working
+        self.limits = SessionLimits(
+            max_batch_size=batch,
+            max_num_tokens=limits.max_num_tokens,
+            max_seq_len=limits.max_seq_len,
+            num_blocks=self._pool.num_blocks,
+            block_tokens=manifest.kv.block_tokens,
+            vocab_size=manifest.vocab_size,
+        )
+        self._flights: deque[_Flight] = deque()
+        self._last_sampling: tuple[Sampling, SamplingStruct] | None = None
+
+    def launch(self, batch: Batch) -> None:
+        """Start a step's forward pass. Raises StepFailedError if the engine refuses the batch."""
+        arrays = (
+            batch.token_ids,
+            batch.seq_starts,
+            batch.past_tokens,
+            batch.block_tables,
+            batch.logit_rows,
+        )
+        rows = len(batch.logit_rows)
+        struct = BatchStruct(
+            len(batch.token_ids),
+            len(batch.past_tokens),
+            rows,
+            batch.block_tables.shape[1],
+            *[array.ctypes.data for array in arrays],
+        )
+        if self._library.ew_launch(self._engine, ctypes.byref(struct)):
+            raise StepFailedError(
+                f"the engine refused a step of {len(batch.token_ids)} tokens and {rows} rows; it "
+                f"takes {self.limits.max_num_tokens} and {self.limits.max_batch_size}, and two "
+                "steps in flight"
+            )
+        empty = np.empty((0, 0), np.int32)
+        tokens = np.empty(rows, np.int32)
+        logprobs = np.empty(rows, np.float32)
+        result = ResultStruct(tokens.ctypes.data, logprobs.ctypes.data, None, None, None, 0.0)
+        self._flights.append(
+            _Flight(struct, arrays, rows, result, tokens, logprobs, empty, empty.view(np.float32))
+        )
+
+    def sample(self, sampling: Sampling) -> None:
+        """Queue the sampling of the step that was launched last."""
+        flight = self._flights[-1]
+        if self._last_sampling is not None and self._last_sampling[0] is sampling:
+            struct = self._last_sampling[1]
+        else:
+            struct = _sampling_struct(sampling)
+            self._last_sampling = (sampling, struct)
+        flight.sampling = self._last_sampling
+        width = struct.top_logprobs
+        if width:
+            flight.top_ids = np.full((flight.rows, width), -1, np.int32)
+            flight.top_logprobs = np.full((flight.rows, width), np.nan, np.float32)
+            flight.result.top_ids = flight.top_ids.ctypes.data
+            flight.result.top_logprobs = flight.top_logprobs.ctypes.data
+        self._library.ew_sample(self._engine, ctypes.byref(struct), ctypes.byref(flight.result))
+
+    def wait(self) -> StepResult:
+        """Finish the oldest step and return its result. Raises StepFailedError if there is none."""
+        if not self._flights or self._library.ew_wait(self._engine):
+            raise StepFailedError("there is no step to wait for, or it was never sampled")
+        flight = self._flights.popleft()
+        return StepResult(
+            flight.tokens,
+            flight.logprobs,
+            flight.top_ids,
+            flight.top_logprobs,
+            flight.result.seconds,
+        )
+
+    def logits(self, batch: Batch) -> Float32Array:
+        """Run one forward pass and return its logits, [rows, vocab]."""
+        self.launch(batch)
+        flight = self._flights[-1]
+        logits = np.empty((flight.rows, self.limits.vocab_size), np.float32)
+        flight.result.logits = logits.ctypes.data
+        self._library.ew_sample(self._engine, None, ctypes.byref(flight.result))
+        self.wait()
+        return logits
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy one KV block, all layers of it, onto another."""
+        self._pool.copy(source, target)
+
+    def close(self) -> None:
+        """End the engine's threads and give its memory back."""
+        if self._engine is None:
+            return
+        while self._flights:
+            self._library.ew_sample(self._engine, None, ctypes.byref(self._flights[-1].result))
+            self.wait()
+        self._library.ew_close(self._engine)
+        self._engine = None
+        self._pool.close()
+        del self._weights
+
+    def _map_weights(self, engine: Engine) -> None:
+        path = engine.folder / WEIGHTS_FILE
+        try:
+            with path.open("rb") as file:
+                memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise EngineDamagedError(
+                f"{path} cannot be mapped ({error}); build the engine again"
+            ) from error
+        if hasattr(mmap, "MADV_WILLNEED"):
+            memory.madvise(mmap.MADV_WILLNEED)
+        self._weights: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
+        self._weights_address = self._weights.ctypes.data
+
+
+def _sampling_struct(s: Sampling) -> SamplingStruct:
+    arrays = (
+        s.temperature,
+        s.top_p,
+        s.min_p,
+        s.repetition_penalty,
+        s.presence_penalty,
+        s.frequency_penalty,
+        s.top_k,
+        s.positions,
+        s.num_logprobs,
+        s.history_starts,
+        s.history,
+        s.prompt_lengths,
+        s.bias_starts,
+        s.bias_ids,
+        s.bias_values,
+        s.seeds,
+    )
+    masks = None if s.masks is None else s.masks.ctypes.data
+    words = 0 if s.masks is None else s.masks.shape[1]
+    top = max(0, int(s.num_logprobs.max(initial=0)))
+    return SamplingStruct(*[array.ctypes.data for array in arrays], masks, words, top)
+
+
+def _within(name: str, value: int | None, default: int, most: int) -> int:
+    if value is None:
+        return default
+    if not 1 <= value <= most:
+        raise InputError(f"{name} is {value}, expected 1 to {most} for this engine and machine")
+    return value

@@ -1,0 +1,1 @@
+"""The outside world: command line, HTTP, and the LLM class."""

@@ -1,0 +1,100 @@
+"""`enginewright inspect`: what an engine says about itself."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ...runtime.artifact import open_engine, read_manifest
+from ...runtime.manifest import Manifest, encode_manifest
+from ..units import human_bytes, human_count, human_seconds
+
+_PIPE_WIDTH = 200  # characters; a pipe has no width of its own
+
+
+@click.command(name="inspect")
+@click.argument("engine", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
+@click.option("--tensors", is_flag=True, help="List every tensor too.")
+def command(engine: Path, as_json: bool, tensors: bool) -> None:
+    """Print what ENGINE is: its model, its target, its limits and how accurate it is."""
+    manifest = read_manifest(engine)
+    if as_json:
+        click.echo(encode_manifest(manifest), nl=False)
+        return
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    console.print(_summary(manifest))
+    console.print(_files(manifest))
+    if tensors:
+        console.print(_tensors(manifest))
+    open_engine(engine)  # a damaged engine is described first and refused then
+
+
+def _summary(manifest: Manifest) -> Table:
+    model, target, kv = manifest.model, manifest.target, manifest.kv
+    limits, formats = manifest.limits, manifest.quantization
+    rows = {
+        "name": manifest.name,
+        "built": f"{manifest.created} by {manifest.producer.name} {manifest.producer.version}, "
+        f"schema {manifest.schema_version}",
+        "from": f"{manifest.source.name} ({human_count(manifest.source.parameters)} parameters, "
+        f"{human_bytes(manifest.source.bytes)})",
+        "model": f"{model.get('family', '?')}, {model.get('num_layers', '?')} layers, "
+        f"hidden size {model.get('hidden_size', '?')}, vocabulary {manifest.vocab_size}",
+        "formats": f"weights {formats.weights}, head {formats.head}, "
+        f"activations {formats.activations}, KV {formats.kv}",
+        "target": f"{target.name}, {target.isa}, ABI {target.abi}",
+        "needs": ", ".join((target.needs.os, target.needs.machine, *target.needs.features)),
+        "limits": f"{limits.max_batch_size} sequences and {limits.max_num_tokens} tokens a step, "
+        f"{limits.max_seq_len} tokens a sequence",
+        "KV": f"{kv.num_layers} layers, blocks of {kv.block_tokens} tokens, "
+        f"{human_bytes(kv.block_bytes)} each",
+        "self-check": _self_check(manifest),
+        "build": f"{human_seconds(sum(manifest.times.values()))}, "
+        f"peak memory {human_bytes(manifest.peak_memory_bytes)}",
+        "phases": ", ".join(
+            f"{name} {human_seconds(seconds)}" for name, seconds in manifest.times.items()
+        ),
+    }
+    table = Table(show_header=False, box=None)
+    for label, value in rows.items():
+        table.add_row(label, escape(value))
+    return table
+
+
+def _self_check(manifest: Manifest) -> str:
+    figures = manifest.self_check
+    if figures is None:
+        return "not run"
+    verdict = "passed" if figures.passed else "FAILED"
+    return (
+        f"{verdict}: mean KL {figures.mean_kl:.2g} nats (limit {figures.kl_limit:g}), greedy "
+        f"agreement {figures.greedy_agreement:.1%} of {figures.positions} tokens, "
+        f"logit error mean {figures.mean_abs_error:.2g}, max {figures.max_abs_error:.2g}"
+    )
+
+
+def _files(manifest: Manifest) -> Table:
+    table = Table("file", "size", "sha256", box=None)
+    for name, facts in manifest.files.items():
+        table.add_row(escape(name), human_bytes(facts.bytes), f"{facts.sha256[:16]}...")
+    return table
+
+
+def _tensors(manifest: Manifest) -> Table:
+    table = Table("tensor", "shape", "format", "offset", "size", box=None)
+    for tensor in manifest.tensors:
+        shape = " x ".join(str(size) for size in tensor.shape)
+        table.add_row(
+            escape(tensor.name),
+            shape,
+            escape(tensor.format),
+            str(tensor.offset),
+            human_bytes(tensor.bytes),
+        )
+    return table

@@ -1,0 +1,204 @@
+"""The LLM class: an engine in a Python program."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+from ..executor.config import ExecutorConfig
+from ..executor.sampling import SamplingParams
+from ..runtime.errors import ExecutorDiedError, RequestError
+from .chat_template import ChatTemplate
+from .client import Client
+from .generation import Generation, with_defaults
+from .outputs import RequestOutput
+from .tokenizer import Tokenizer
+
+Prompt = str | Sequence[int]
+Message = Mapping[str, Any]
+_Input = TypeVar("_Input")
+
+
+class LLM:
+    """One engine, opened in a process of its own, with TensorRT-LLM's LLM API.
+
+    `kv_cache_memory` is in bytes; None leaves a choice to the engine and the machine. A `client`
+    that is given is used instead of starting an executor, and closed with the LLM.
+    Raises EngineError, IncompatibleMachineError or OutOfMemoryError.
+    """
+
+    def __init__(
+        self,
+        engine: str | Path,
+        *,
+        threads: int | None = None,
+        kv_cache_memory: int | None = None,
+        max_batch_size: int | None = None,
+        max_num_tokens: int | None = None,
+        client: Client | None = None,
+    ) -> None:
+        folder = Path(engine)
+        if client is None:
+            config = ExecutorConfig(
+                threads=threads,
+                kv_cache_memory=kv_cache_memory,
+                max_batch_size=max_batch_size,
+                max_num_tokens=max_num_tokens,
+            )
+            from ..executor.client import ExecutorClient
+
+            client = ExecutorClient.start(folder, config)
+        self.client: Client = client
+        try:
+            self.tokenizer = Tokenizer(folder / "tokenizer")
+        except BaseException:
+            client.shutdown()
+            raise
+
+    def generate(
+        self,
+        inputs: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> RequestOutput | list[RequestOutput]:
+        """Answer one prompt, or a list of prompts in its order.
+
+        A prompt is a text or a list of token ids. `use_tqdm` shows a progress bar for lists on a
+        terminal. Raises RequestError, or the error that ended a request.
+        """
+        if _is_one(inputs):
+            params = cast(SamplingParams | None, sampling_params)
+            return self.generate_async(cast(Prompt, inputs), params).result()
+        prompts = cast(Sequence[Prompt], inputs)
+        return self._all(self.generate_async, prompts, sampling_params, use_tqdm)
+
+    def generate_async(
+        self,
+        inputs: Prompt,
+        sampling_params: SamplingParams | None = None,
+        streaming: bool = False,
+    ) -> RequestOutput:
+        """Start answering one prompt and return its output, which grows.
+
+        Raises RequestError for parameters out of range.
+        """
+        if isinstance(inputs, str):
+            return self._start(inputs, self.tokenizer.encode(inputs), sampling_params, streaming)
+        return self._start(None, list(inputs), sampling_params, streaming)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> RequestOutput | list[RequestOutput]:
+        """Answer one conversation, or a list of them, through the model's chat template.
+
+        A message is `{"role": ..., "content": ...}`.
+        """
+        if not messages or isinstance(messages[0], Mapping):
+            params = cast(SamplingParams | None, sampling_params)
+            return self.chat_async(cast(Sequence[Message], messages), params).result()
+        conversations = cast(Sequence[Sequence[Message]], messages)
+        return self._all(self.chat_async, conversations, sampling_params, use_tqdm)
+
+    def chat_async(
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        streaming: bool = False,
+    ) -> RequestOutput:
+        """Start answering one conversation and return its output, which grows."""
+        if not messages:
+            raise RequestError("messages is empty; it needs at least one message", "messages")
+        prompt = self._template.render(messages)
+        ids = self.tokenizer.encode(prompt, add_special_tokens=False)
+        return self._start(prompt, ids, sampling_params, streaming)
+
+    def shutdown(self) -> None:
+        """Cancel what runs and end the executor process; may be called again."""
+        self.client.shutdown()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+    @cached_property
+    def _template(self) -> ChatTemplate:
+        return ChatTemplate.of(self.tokenizer)
+
+    def _start(
+        self,
+        prompt: str | None,
+        token_ids: list[int],
+        params: SamplingParams | None,
+        streaming: bool,
+    ) -> RequestOutput:
+        if not self.client.alive:
+            raise ExecutorDiedError("the executor process has ended; make a new LLM")
+        defaults = self.tokenizer.sampling_defaults
+        if params is None:
+            params = SamplingParams(**cast(dict[str, Any], defaults))
+        generation = Generation(
+            self.client, self.tokenizer, [token_ids], with_defaults(params, defaults)
+        )
+        output = RequestOutput(prompt, generation, streaming)
+        output.start()
+        return output
+
+    def _all(
+        self,
+        start: Callable[[_Input, SamplingParams | None], RequestOutput],
+        inputs: Sequence[_Input],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        use_tqdm: bool,
+    ) -> list[RequestOutput]:
+        each: list[SamplingParams | None]
+        if params is None or isinstance(params, SamplingParams):
+            each = [params] * len(inputs)
+        else:
+            each = list(params)
+        if len(each) != len(inputs):
+            raise RequestError(
+                f"there are {len(inputs)} inputs but {len(each)} sampling_params; "
+                "give one for all, or one each",
+                "sampling_params",
+            )
+        outputs: list[RequestOutput] = []
+        try:
+            for one, its_params in zip(inputs, each, strict=True):
+                outputs.append(start(one, its_params))
+            for output in _with_progress(outputs, use_tqdm):
+                output.result()
+        except BaseException:
+            for output in outputs:
+                output.abort()
+            raise
+        return outputs
+
+
+def _is_one(inputs: Prompt | Sequence[Prompt]) -> bool:
+    if isinstance(inputs, str):
+        return True
+    return len(inputs) > 0 and not isinstance(inputs[0], str | Sequence)
+
+
+def _with_progress(outputs: list[RequestOutput], show: bool) -> Iterable[RequestOutput]:
+    if not (show and sys.stderr.isatty()):
+        return outputs
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(outputs, description="Generating", console=console, transient=True)

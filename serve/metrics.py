@@ -1,0 +1,171 @@
+"""What `/metrics` tells: our own names, and the vLLM names that dashboards already use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from .client import Client
+from .executor_metrics import ExecutorCollector
+from .generation import Delta
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+_LABELS = ("model_name", "engine")
+_REASONS = {"cancelled": "abort"}  # vLLM's word for it
+
+
+class Metrics:
+    """All metrics of one server, in a registry of its own."""
+
+    def __init__(self, client: Client, model_name: str) -> None:
+        self._labels = (model_name, "0")
+        self._registry = CollectorRegistry()
+        self._aliases = _Aliases()
+        self.first_token = self._histogram(
+            "time_to_first_token_seconds", "From arrival to the first token.", _SECONDS
+        )
+        self.inter_token = self._histogram(
+            "inter_token_latency_seconds", "Between two tokens of a choice.", _SECONDS
+        )
+        self.end_to_end = self._histogram(
+            "e2e_request_latency_seconds", "From arrival to the end of a choice.", _SECONDS
+        )
+        self.queue_time = self._histogram(
+            "request_queue_time_seconds", "From arrival in the executor to the start.", _SECONDS
+        )
+        self.per_output_token = self._histogram(
+            "request_time_per_output_token_seconds",
+            "Mean time of a token after the first.",
+            _SECONDS,
+        )
+        self.request_prompt_tokens = self._histogram(
+            "request_prompt_tokens", "Prompt tokens of a request.", _TOKENS
+        )
+        self.request_generation_tokens = self._histogram(
+            "request_generation_tokens", "Generated tokens of a choice.", _TOKENS
+        )
+        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens taken.")
+        self.generation_tokens = self._counter("generation_tokens", "Tokens generated.")
+        self._ends = Counter(
+            "enginewright_request_success",
+            "Choices that ended, by reason.",
+            (*_LABELS, "finished_reason"),
+            registry=self._registry,
+        )
+        self._aliases.add(self._ends)
+        self._refusals = Counter(
+            "enginewright_request_error",
+            "Requests answered with an error, by status and code.",
+            (*_LABELS, "http_code", "code"),
+            registry=self._registry,
+        )
+        self._registry.register(self._aliases)
+        self._registry.register(
+            ExecutorCollector(client, dict(zip(_LABELS, self._labels, strict=True)))
+        )
+
+    def observe(self, prompt_tokens: int) -> RequestObserver:
+        """Return the observer of a request that arrives now."""
+        return RequestObserver(self, prompt_tokens)
+
+    def end(self, reason: str) -> None:
+        """Count a choice that ended."""
+        self._ends.labels(*self._labels, _REASONS.get(reason, reason)).inc()
+
+    def refuse(self, status: int, code: str) -> None:
+        """Count an error answer."""
+        self._refusals.labels(*self._labels, str(status), code).inc()
+
+    def render(self) -> bytes:
+        """Return the exposition text; asks the executor, so it may block for a moment."""
+        return generate_latest(self._registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        parent = Histogram(
+            f"enginewright_{name}", text, _LABELS, buckets=buckets, registry=self._registry
+        )
+        self._aliases.add(parent)
+        return parent.labels(*self._labels)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        parent = Counter(f"enginewright_{name}", text, _LABELS, registry=self._registry)
+        self._aliases.add(parent)
+        return parent.labels(*self._labels)
+
+
+class RequestObserver:
+    """Times one request's choices."""
+
+    def __init__(self, metrics: Metrics, prompt_tokens: int) -> None:
+        self._metrics = metrics
+        self._prompt_tokens = prompt_tokens
+        self._arrived = time.perf_counter()
+        self._started = False
+        # Of each choice: time of its first and of its newest token, and how many it has.
+        self._choices: dict[int, tuple[float, float, int]] = {}
+
+    def on_delta(self, delta: Delta) -> None:
+        """Take one delta of a choice."""
+        metrics = self._metrics
+        now = time.perf_counter()
+        count = len(delta.token_ids)
+        if count:
+            metrics.generation_tokens.inc(count)
+            first, newest, total = self._choices.get(delta.index, (now, -1.0, 0))
+            if total:
+                metrics.inter_token.observe((now - newest) / count)
+            else:
+                self._first_token(now, delta)
+            self._choices[delta.index] = (first, now, total + count)
+        if delta.finish_reason is not None:
+            self._end(now, delta)
+
+    def _first_token(self, now: float, delta: Delta) -> None:
+        self._metrics.first_token.observe(now - self._arrived)
+        if delta.queue_seconds is not None:
+            self._metrics.queue_time.observe(delta.queue_seconds)
+        if not self._started:
+            self._started = True
+            self._metrics.prompt_tokens.inc(self._prompt_tokens)
+            self._metrics.request_prompt_tokens.observe(self._prompt_tokens)
+
+    def _end(self, now: float, delta: Delta) -> None:
+        self._metrics.end(delta.finish_reason or "error")
+        self._metrics.end_to_end.observe(now - self._arrived)
+        first, _, total = self._choices.get(delta.index, (now, now, 0))
+        if total:
+            self._metrics.request_generation_tokens.observe(total)
+        if total > 1:
+            self._metrics.per_output_token.observe((now - first) / (total - 1))
+
+
+class _Aliases(Collector):
+    """Metrics again, under vLLM's names."""
+
+    def __init__(self) -> None:
+        self._metrics: list[Collector] = []
+
+    def add(self, metric: Collector) -> None:
+        """Show one more metric under its other name."""
+        self._metrics.append(metric)
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the families under their other names."""
+        for metric in self._metrics:
+            for family in metric.collect():
+                yield from _renamed(family)
+
+
+def _renamed(family: Metric) -> Iterator[Metric]:
+    name = family.name.replace("enginewright_", "vllm:", 1)
+    copy = Metric(name, family.documentation, family.type)
+    copy.samples = [
+        sample._replace(name=sample.name.replace("enginewright_", "vllm:", 1))
+        for sample in family.samples
+    ]
+    yield copy

@@ -1,0 +1,57 @@
+"""Log-probabilities in the two shapes that OpenAI's API has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...executor.messages import TokenLogprob
+from ..tokenizer import Tokenizer
+
+_LOWEST = -9999.0  # JSON has no minus infinity; this is what OpenAI writes for it
+
+
+def chat_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+    """Return `choices[].logprobs` of a chat completion."""
+
+    def describe(token_id: int, logprob: float) -> dict[str, Any]:
+        raw = tokenizer.token_bytes(token_id)
+        return {"token": _text(raw), "logprob": max(logprob, _LOWEST), "bytes": list(raw)}
+
+    return {
+        "content": [
+            {
+                **describe(entry.token_id, entry.logprob),
+                "top_logprobs": [describe(token_id, logprob) for token_id, logprob in entry.top],
+            }
+            for entry in entries
+        ]
+    }
+
+
+def completion_logprobs(
+    tokenizer: Tokenizer, entries: Sequence[TokenLogprob], offset: int
+) -> dict[str, Any]:
+    """Return `choices[].logprobs` of a completion; `offset` is where the first token's text is."""
+    tokens: list[str] = []
+    offsets: list[int] = []
+    tops: list[dict[str, float]] = []
+    for entry in entries:
+        text = _text(tokenizer.token_bytes(entry.token_id))
+        tokens.append(text)
+        offsets.append(offset)
+        offset += len(text)
+        top: dict[str, float] = {}
+        for token_id, logprob in entry.top:
+            top.setdefault(_text(tokenizer.token_bytes(token_id)), max(logprob, _LOWEST))
+        tops.append(top)
+    return {
+        "tokens": tokens,
+        "token_logprobs": [max(entry.logprob, _LOWEST) for entry in entries],
+        "top_logprobs": tops,
+        "text_offset": offsets,
+    }
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")

@@ -1,0 +1,5 @@
+"""`python -m enginewright` is the `enginewright` command."""
+
+from enginewright.serve.cli import main
+
+main()
