@@ -12,8 +12,7 @@ from .model_config import ModelConfig
 
 WEIGHT_FORMATS = ("f32", "bf16", "int8")
 KV_DTYPES = ("f32", "bf16", "int8")
-WEIGHT_GROUPS = (0, 32, 64, 128)
-ACTIVATION_GROUPS = (32, 64)
+GROUPS = (32, 64)
 TARGETS = ("cpu",)
 DEFAULT_SEQ_LEN_CAP = 8192
 
@@ -26,8 +25,7 @@ class BuildConfig:
     isa: str | None = None  # the target's name of an instruction set; None: this machine's
     weights: str = "int8"
     head_weights: str | None = None  # format of the logits' weight; None: as the others
-    weight_group: int = 0  # int8 weights: elements along k that share a scale; 0: the whole row
-    activation_group: int = 64  # int8 weights: elements of a row of activations that share a scale
+    group: int = 32  # int8: elements along k, of weights and of activations, that share a scale
     kv_dtype: str | None = None  # None: as the weights
     max_batch_size: int = 64  # sequences in a step
     max_num_tokens: int = 2048  # tokens in a step
@@ -39,8 +37,7 @@ class BuildConfig:
         _one_of("target", self.target, TARGETS)
         _one_of("weights", self.weights, WEIGHT_FORMATS)
         _one_of("head_weights", self.head_weights, (None, *WEIGHT_FORMATS))
-        _one_of("weight_group", self.weight_group, WEIGHT_GROUPS)
-        _one_of("activation_group", self.activation_group, ACTIVATION_GROUPS)
+        _one_of("group", self.group, GROUPS)
         _one_of("kv_dtype", self.kv_dtype, (None, *KV_DTYPES))
         _one_of("self_check", self.self_check, (True, False))
         for name in ("isa", "cc"):

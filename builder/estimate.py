@@ -47,7 +47,7 @@ def estimate(
     largest = 0
     for name, tensor in tensors.items():
         largest = max(largest, 4 * math.prod(tensor.shape))
-        weights += _stored_bytes(tensor.shape, _format(name, model, config), config.weight_group)
+        weights += _stored_bytes(tensor.shape, _format(name, model, config), config.group)
     weights += 4 * max_seq_len * model.head_dim  # the rotary table
     values = 2 * model.num_layers * model.num_kv_heads * model.head_dim
     scales = 2 * model.num_layers * model.num_kv_heads * _KV_SCALE_BYTES

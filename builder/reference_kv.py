@@ -91,7 +91,10 @@ class ReferenceKv:
         table = step.batch.block_tables[sequence, : -(-total // BLOCK_TOKENS)].astype(np.int64)
         slots = (table[:, None] * BLOCK_TOKENS + np.arange(BLOCK_TOKENS)).reshape(-1)[:total]
         keys, values = self._layers[layer]
-        return keys[slots].transpose(1, 0, 2), values[slots].transpose(1, 0, 2)
+        return (
+            np.ascontiguousarray(keys[slots].transpose(1, 0, 2)),
+            np.ascontiguousarray(values[slots].transpose(1, 0, 2)),
+        )
 
     @staticmethod
     def _grown(

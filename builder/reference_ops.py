@@ -44,9 +44,10 @@ def rms_norm(x: Float32Array, weight: Float32Array, attrs: Attrs) -> Float32Arra
 
     Root mean square layer normalization, arXiv:1910.07467.
     """
-    runs = x.reshape(*x.shape[:-1], -1, weight.shape[0])
+    runs = x.reshape(*x.shape[:-1], x.shape[-1] // weight.shape[0], weight.shape[0])
     mean = np.mean(np.square(runs), axis=-1, keepdims=True)
-    return (runs / np.sqrt(mean + np.float32(attrs["eps"])) * weight).reshape(x.shape)
+    normed: Float32Array = runs / np.sqrt(mean + np.float32(attrs["eps"])) * weight
+    return normed.reshape(x.shape)
 
 
 def linear(
@@ -77,10 +78,10 @@ def mul(a: Float32Array, b: Float32Array, attrs: Attrs) -> Float32Array:
 
 
 def silu(x: Float32Array, attrs: Attrs) -> Float32Array:
-    """Return x / (1 + exp(-x)), arXiv:1702.03118; written so that no exponential overflows."""
-    shrunk = np.exp(-np.abs(x))
-    numerator = np.where(x >= 0, x, x * shrunk)
-    return numerator / (np.float32(1.0) + shrunk)
+    """Return x / (1 + exp(-x)), arXiv:1702.03118."""
+    with np.errstate(over="ignore"):  # exp(-x) is inf for x < -88, and the quotient then -0
+        result: Float32Array = x / (np.float32(1.0) + np.exp(-x))
+    return result
 
 
 def swiglu(x: Float32Array, attrs: Attrs) -> Float32Array:
@@ -96,7 +97,9 @@ def rope(x: Float32Array, table: Float32Array, step: StepFacts, attrs: Attrs) ->
     turns = table[step.positions].reshape(len(x), 1, 2, width // 2)
     first, second = heads[:, :, 0], heads[:, :, 1]
     cos, sin = turns[:, :, 0], turns[:, :, 1]
-    turned = np.stack([first * cos - second * sin, second * cos + first * sin], axis=2)
+    turned = np.empty_like(heads)
+    turned[:, :, 0] = first * cos - second * sin
+    turned[:, :, 1] = second * cos + first * sin
     return turned.reshape(x.shape)
 
 
@@ -118,7 +121,7 @@ def quantize(x: Float32Array, attrs: Attrs) -> QuantizedRows:
     group, width = attrs["group"], x.shape[-1]
     short = -width % group
     padded = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, short)]) if short else x
-    groups = padded.reshape(*x.shape[:-1], -1, group)
+    groups = padded.reshape(*x.shape[:-1], padded.shape[-1] // group, group)
     scales = np.abs(groups).max(axis=-1) / np.float32(127.0)
     divisor = np.where(scales > 0, scales, np.float32(1.0))
     values = np.clip(np.rint(groups / divisor[..., None]), -127, 127).astype(np.int8)
@@ -149,13 +152,19 @@ def attention(
         keys, values = kv.read(attrs["layer"], step, sequence)  # [kv_heads, total, d]
         for first in range(begin, end, _QUERY_ROWS):
             rows = slice(first, min(first + _QUERY_ROWS, end))
-            seen = _visible(step.positions[rows], keys.shape[1], attrs["window"])
+            positions = step.positions[rows]
+            total = int(positions[-1]) + 1
             heads = q[rows].reshape(-1, kv_heads, per_kv_head, width).transpose(1, 2, 0, 3)
-            scores = heads @ keys.transpose(0, 2, 1)[:, None] * np.float32(attrs["scale"])
-            scores = np.where(seen, scores, np.float32(-np.inf))
-            scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            mixed = scores @ values[:, None] / scores.sum(axis=-1, keepdims=True)
-            result[rows] = mixed.transpose(2, 0, 1, 3).reshape(-1, q.shape[-1])
+            heads = heads.reshape(kv_heads, -1, width)  # 3-D and contiguous, so that BLAS is used
+            scores = heads @ keys[:, :total].transpose(0, 2, 1)
+            scores *= np.float32(attrs["scale"])
+            _hide(scores.reshape(-1, len(positions), total), positions, attrs["window"])
+            scores -= scores.max(axis=-1, keepdims=True)
+            np.exp(scores, out=scores)
+            mixed = scores @ values[:, :total]
+            mixed /= scores.sum(axis=-1, keepdims=True)
+            mixed = mixed.reshape(kv_heads, per_kv_head, -1, width).transpose(2, 0, 1, 3)
+            result[rows] = mixed.reshape(-1, q.shape[-1])
     return result
 
 
@@ -173,9 +182,11 @@ def paged_attention(
     return attention(q, None, step, attrs, kv=kv)
 
 
-def _visible(positions: npt.NDArray[np.int32], total: int, window: int) -> npt.NDArray[np.bool_]:
-    distance = positions[:, None] - np.arange(total, dtype=np.int32)
-    return (distance >= 0) & (distance < window) if window else distance >= 0
+def _hide(scores: Float32Array, positions: npt.NDArray[np.int32], window: int) -> None:
+    """Set the scores [heads, rows, total] of keys that a row must not see to -inf, in place."""
+    distance = positions[:, None] - np.arange(scores.shape[-1], dtype=np.int32)
+    hidden = (distance < 0) | (distance >= window) if window else distance < 0
+    np.copyto(scores, np.float32(-np.inf), where=hidden)
 
 
 MEANINGS: Mapping[str, Meaning] = {

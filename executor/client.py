@@ -9,10 +9,12 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,7 @@ class ExecutorClient:
         self._cleanup = weakref.finalize(self, _clean_up, process, folder)
         try:
             self.info = self._wait_until_ready()
+            channel.connect(folder)
         except BaseException:
             self._release()
             raise
@@ -206,6 +209,8 @@ class ExecutorClient:
             self._hand_out(replies)
         while replies := self._channel.drain(_DRAIN_SECONDS):
             self._hand_out(replies)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_DRAIN_SECONDS)  # for its exit code
         with self._lock:
             self._dead = True
             sinks, self._sinks = self._sinks, {}
@@ -215,7 +220,7 @@ class ExecutorClient:
             future.set_exception(error)
         info: ErrorInfo = error_info(error)
         for request_id, sink in sinks.items():
-            sink(TokenOutput(request_id, finish_reason="error", error=info))
+            _call(sink, TokenOutput(request_id, finish_reason="error", error=info))
 
     def _hand_out(self, replies: list[Reply]) -> None:
         for reply in replies:
@@ -226,7 +231,7 @@ class ExecutorClient:
                         take = self._sinks.pop if ended else self._sinks.get
                         sink = take(output.request_id, None)
                     if sink is not None:
-                        sink(output)
+                        _call(sink, output)
             elif isinstance(reply, StatsReply):
                 with self._lock:
                     future = self._stats_waiting.popleft()
@@ -236,6 +241,13 @@ class ExecutorClient:
         self._cleanup()
         self._channel.close()
         os.close(self._death_fd)
+
+
+def _call(sink: Sink, output: TokenOutput) -> None:
+    try:
+        sink(output)
+    except Exception:  # a bug of one sink must not silence the others
+        traceback.print_exc()
 
 
 def _died(process: subprocess.Popen[bytes]) -> ExecutorDiedError:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..runtime.errors import InputError
+from .chunks import ChunkPolicyName
+from .policies import PolicyName
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +18,33 @@ class ExecutorConfig:
     max_batch_size: int | None = None  # sequences in a step, at most the engine's
     max_num_tokens: int | None = None  # tokens in a step, at most the engine's
     max_queue: int = 1024  # requests that may wait; more are refused
+    max_queue_tokens: int | None = None  # prompt tokens that may wait
+    capacity_policy: PolicyName = "guaranteed_no_evict"
+    chunk_policy: ChunkPolicyName = "first_come_first_served"
+    itl_target_ms: float | None = None  # milliseconds from token to token that prompts leave
+    tenant_weights: dict[str, float] = field(default_factory=dict[str, float])  # others have 1
+    overlap: bool = False  # launch a step before the tokens of the one before are known
+    hang_timeout: float | None = None  # seconds that a step may take before the process ends
+    speculative: str | None = None  # "ngram", or the folder of a draft engine
+    draft_tokens: int = 4  # guesses of one sequence in one step, at most
 
     def __post_init__(self) -> None:
-        for name in ("threads", "kv_cache_memory", "max_batch_size", "max_num_tokens", "max_queue"):
+        for name in (
+            "threads",
+            "kv_cache_memory",
+            "max_batch_size",
+            "max_num_tokens",
+            "max_queue",
+            "max_queue_tokens",
+            "draft_tokens",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} is {value}, but it must be at least 1.")
+        for name in ("itl_target_ms", "hang_timeout"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise InputError(f"{name} is {value}, but it must be above 0.")
+        for tenant, weight in self.tenant_weights.items():
+            if weight <= 0:
+                raise InputError(f"the weight of tenant {tenant!r} is {weight}; give one above 0.")

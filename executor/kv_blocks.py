@@ -56,6 +56,10 @@ class KvBlocks:
             if left == 0:
                 self._free.append(block)
 
+    def states(self) -> str:
+        """Return a letter a block: `f` free, `h` held by one, `s` shared by several."""
+        return "".join(["fhs"[min(holders, 2)] for holders in self._holders])
+
     def check(self, held: Iterable[list[int]]) -> None:
         """Recompute the books from every holder's list of blocks; raise BooksError on a gap."""
         counted = [0] * self.num_blocks

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 
 from ..runtime.errors import EnginewrightError, StepFailedError
 from ..runtime.session import Session
+from .config import ExecutorConfig
+from .eviction import AdaptiveOrder
+from .flight import Device, Flight
+from .guided import Compiler, Vocabulary
+from .intake import POLL_SECONDS, Arrival, Intake
 from .kv_blocks import KvBlocks
+from .kv_cache import KvCache
 from .messages import (
     Abort,
     GetStats,
@@ -19,9 +27,10 @@ from .messages import (
     TokenOutput,
     error_info,
 )
-from .plan import StepOutput, StepPlan
-from .policies import GuaranteedNoEvict
+from .plan import StepPlan
+from .prefix_tree import PrefixTree
 from .scheduler import Scheduler, SchedulerLimits
+from .speculative import Drafter, Speculator
 from .stats import ExecutorStats
 from .step import StepPacker, unpack
 from .transport import Channel
@@ -30,24 +39,48 @@ from .transport import Channel
 class PyExecutor:
     """One rank's loop over its session; requests come and answers leave through a channel."""
 
-    def __init__(self, session: Session, channel: Channel, max_queue: int) -> None:
+    def __init__(
+        self,
+        session: Session,
+        channel: Channel,
+        config: ExecutorConfig,
+        tokenizer: Path | None = None,
+        drafter: Drafter | None = None,
+    ) -> None:
+        """`tokenizer` is the engine's tokenizer folder, which guided answers need."""
         limits = session.limits
         self.stats = ExecutorStats()
+        blocks = KvBlocks(limits.num_blocks, limits.block_tokens)
         self.scheduler = Scheduler(
             SchedulerLimits(
                 limits.max_batch_size,
                 limits.max_num_tokens,
                 limits.max_seq_len,
                 limits.vocab_size,
-                max_queue,
+                config.max_queue,
+                config.max_queue_tokens,
+                config.capacity_policy,
+                config.chunk_policy,
+                config.itl_target_ms,
+                config.tenant_weights,
             ),
-            KvBlocks(limits.num_blocks, limits.block_tokens),
-            GuaranteedNoEvict(),
+            KvCache(blocks, PrefixTree(blocks, AdaptiveOrder(limits.num_blocks))),
             self.stats,
         )
-        self._session = session
         self._channel = channel
-        self._packer = StepPacker(limits.max_batch_size, limits.max_seq_len, limits.block_tokens)
+        packer = StepPacker(
+            limits.max_batch_size, limits.max_seq_len, limits.block_tokens, limits.vocab_size
+        )
+        self._device = Device(session, packer)
+        self._overlap = config.overlap
+        self._flight: Flight | None = None  # the step that is on the device between two calls
+        self._landed = 0.0  # when a step was done last
+        self.busy_since: float | None = None  # since when the step in progress runs
+        compiler = None
+        if tokenizer is not None:
+            compiler = Compiler(partial(Vocabulary, tokenizer, limits.vocab_size))
+        self._intake = Intake(compiler, config.max_queue)
+        self._speculator = None if drafter is None else Speculator(drafter, config.draft_tokens)
         self._stopping = False
 
     def run(self) -> None:
@@ -57,7 +90,9 @@ class PyExecutor:
             if self._stopping:
                 break
             self.step()
+        self._respond([_cancelled(request_id) for request_id in self._intake.abort_all()])
         self._respond(self.scheduler.abort_all(time.monotonic()))
+        self._land_last()
 
     def stop(self) -> None:
         """Make `run` end after the step in progress; safe in a signal handler."""
@@ -67,54 +102,110 @@ class PyExecutor:
         """Take in what the channel has; an idle executor sleeps here until something comes."""
         outputs: list[TokenOutput] = []
         timeout = None if self.scheduler.idle and not self._stopping else 0.0
+        if timeout is None and self._intake:
+            timeout = POLL_SECONDS
         for command in self._channel.receive(timeout):
             if isinstance(command, Submit):
-                outputs += self._submit(command)
+                arrival = self._intake.take(command)
+                outputs += [] if arrival is None else self._submit(arrival)
             elif isinstance(command, Abort):
+                if self._intake.abort(command.request_id):
+                    outputs.append(_cancelled(command.request_id))
                 output = self.scheduler.abort(command.request_id, time.monotonic())
                 outputs += [] if output is None else [output]
             elif isinstance(command, GetStats):
-                stats = {**self.stats.snapshot(), **self.scheduler.gauges()}
+                scheduler = self.scheduler
+                stats = {**self.stats.snapshot(), **scheduler.gauges(), **scheduler.live_view()}
+                if self._speculator is not None:
+                    stats["speculative"] = self._speculator.snapshot()
                 self._channel.send(StatsReply(stats))
             else:
                 assert isinstance(command, Shutdown)
                 self._stopping = True
+        for arrival in self._intake.compiled():
+            outputs += self._submit(arrival)
         self._respond(outputs)
 
     def step(self) -> None:
-        """Compute one step, if there is anything to compute, and answer."""
-        begun = time.monotonic()
-        plan = self.scheduler.schedule(begun)
-        if plan is None:
-            return
+        """Compute one step, if there is anything to compute, and answer.
+
+        With overlap the step stays on the device when this returns, and the answers are those of
+        the step before.
+        """
+        begun = self.busy_since = time.monotonic()
+        waited = self._device.waited_seconds
+        scheduler = self.scheduler
+        self._respond(scheduler.expire(begun))
+        before, self._flight = self._flight, None
+        drafts: Mapping[int, list[int]] = {}
+        speculates = self._speculator is not None and self._speculator.wants(len(scheduler.running))
+        if self._speculator is not None and speculates:
+            if before is not None:  # drafts go on from tokens that are known
+                self._land(before)
+            drafts = self._speculator.propose(*scheduler.draftable())
+        plan = scheduler.schedule(begun, drafts)
+        if plan is not None:
+            try:
+                self._flight = self._device.launch(plan, scheduler.running)
+            except Exception as error:
+                self._fail(plan, error)
+        if before is not None and not speculates:
+            self._land(before)
+        flight = self._flight
+        if flight is not None and flight.packed is None and flight.error is None:
+            self._device.sample(flight, scheduler.running)
+        if flight is not None and not self._overlap:
+            self._land_last()
+        done = before if self._overlap else flight
+        if done is not None:
+            now = time.monotonic()
+            self.stats.step(done.plan, self._device.waited_seconds - waited, now - begun)
+        self.busy_since = None
+
+    def _land_last(self) -> None:
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            self._land(flight)
+
+    def _land(self, flight: Flight) -> None:
+        """Wait for a step and answer its requests."""
         try:
-            output, device_seconds = self._compute(plan)
+            result, packed = self._device.wait(flight)
         except Exception as error:
-            self.stats.failed_steps += 1
-            reason = StepFailedError(f"The step that computed this request failed: {_text(error)}")
-            self._respond(self.scheduler.fail(plan, reason, time.monotonic()))
+            self._fail(flight.plan, error)
             return
         now = time.monotonic()
-        outputs = self.scheduler.update(plan, output, now)
-        self._respond(outputs)
-        self.stats.step(plan, device_seconds, time.monotonic() - begun)
+        scheduler = self.scheduler
+        seconds = now - max(flight.launched, self._landed)
+        scheduler.measured(flight.plan, seconds)
+        self._landed = now
+        for number, error in packed.errors.items():
+            self._respond(scheduler.fail_request(number, error, now))
+        output = unpack(result, packed)
+        if self._speculator is not None:
+            self._speculator.landed(flight.plan, output, seconds)
+        self._respond(scheduler.update(flight.plan, output, now))
+        if self._speculator is not None:
+            self._speculator.keep(scheduler.running.keys())
 
-    def _compute(self, plan: StepPlan) -> tuple[StepOutput, float]:
-        batch, sampling = self._packer.pack(plan, self.scheduler.running)
-        self._session.launch(batch)
-        try:
-            self._session.sample(sampling)
-        except BaseException:
-            with suppress(Exception):  # the first error counts; the device must be free again
-                self._session.wait()
-            raise
-        result = self._session.wait()
-        return unpack(result, sampling), result.step_seconds
+    def _fail(self, plan: StepPlan, error: Exception) -> None:
+        self.stats.failed_steps += 1
+        reason = StepFailedError(f"The step that computed this request failed: {_text(error)}")
+        self._respond(self.scheduler.fail(plan, reason, time.monotonic()))
 
-    def _submit(self, command: Submit) -> list[TokenOutput]:
+    def _submit(self, arrival: Arrival) -> list[TokenOutput]:
+        command = arrival.command
         try:
+            if arrival.error is not None:
+                self.stats.submitted += 1
+                self.stats.rejected(arrival.error.code)
+                raise arrival.error
             self.scheduler.submit(
-                command.request_id, command.prompt_token_ids, command.params, command.sent
+                command.request_id,
+                command.prompt_token_ids,
+                command.params,
+                command.sent,
+                arrival.grammar,
             )
         except EnginewrightError as error:
             info = error_info(error)
@@ -128,6 +219,10 @@ class PyExecutor:
                 self.stats.steps, gauges["running"], gauges["waiting"], gauges["free_blocks"]
             )
             self._channel.send(StepOutputs(outputs, stats))
+
+
+def _cancelled(request_id: str) -> TokenOutput:
+    return TokenOutput(request_id, finish_reason="cancelled")
 
 
 def _text(error: Exception) -> str:

@@ -21,8 +21,11 @@ from ..runtime.artifact import open_engine
 from ..runtime.errors import EnginewrightError
 from ..runtime.session import Session, open_session
 from .config import ExecutorConfig
+from .draft_engine import DraftEngine
 from .loop import PyExecutor
 from .messages import ExecutorInfo, Failed, Ready, error_info
+from .ngram_drafter import NgramDrafter
+from .speculative import Drafter
 from .transport import executor_channel
 
 
@@ -41,6 +44,7 @@ class OpenedEngine:
 
     session: Session
     facts: dict[str, Any]
+    tokenizer: Path | None = None  # folder of the engine's tokenizer
 
 
 Opener = Callable[[Path, ExecutorConfig], OpenedEngine]
@@ -68,7 +72,31 @@ def open_engine_session(folder: Path, config: ExecutorConfig) -> OpenedEngine:
         "kv_block_bytes": manifest.kv.block_bytes,
         "parameters": manifest.source.parameters,
     }
-    return OpenedEngine(session, facts)
+    return OpenedEngine(session, facts, engine.folder / "tokenizer")
+
+
+def open_drafter(config: ExecutorConfig, vocab_size: int) -> Drafter | None:
+    """Open what guesses tokens, if anything shall. Raises EngineError and its kin, InputError."""
+    if config.speculative is None:
+        return None
+    if config.speculative == "ngram":
+        return NgramDrafter()
+    engine = open_engine(Path(config.speculative))
+    session = open_session(
+        engine,
+        threads=config.threads,
+        max_batch_size=_at_most(config.max_batch_size, engine.manifest.limits.max_batch_size),
+        max_num_tokens=_at_most(config.max_num_tokens, engine.manifest.limits.max_num_tokens),
+    )
+    try:
+        return DraftEngine(session, vocab_size, engine.manifest.name)
+    except BaseException:
+        session.close()
+        raise
+
+
+def _at_most(wanted: int | None, most: int) -> int | None:
+    return None if wanted is None else min(wanted, most)
 
 
 def run(argument: str, opener: Opener) -> int:
@@ -88,13 +116,14 @@ def run(argument: str, opener: Opener) -> int:
     begun = time.monotonic()
     try:
         opened = opener(Path(options.engine), options.config)
+        drafter = open_drafter(options.config, opened.session.limits.vocab_size)
     except Exception as error:
         if not isinstance(error, EnginewrightError):
             traceback.print_exc()
         channel.send(Failed(error_info(error)))
         channel.close()
         return error.exit_code if isinstance(error, EnginewrightError) else 1
-    executor = PyExecutor(opened.session, channel, options.config.max_queue)
+    executor = PyExecutor(opened.session, channel, options.config, opened.tokenizer, drafter)
     signal.signal(signal.SIGTERM, lambda number, frame: executor.stop())
     limits = opened.session.limits
     channel.send(
@@ -113,6 +142,8 @@ def run(argument: str, opener: Opener) -> int:
     )
     executor.run()
     opened.session.close()
+    if drafter is not None:
+        drafter.close()
     channel.close()
     return 0
 

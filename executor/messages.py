@@ -45,6 +45,8 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cached_tokens: int = 0
     queue_seconds: float | None = None  # from arrival to start; with the first token
     prefill_seconds: float | None = None  # from start to first token; with the first token
+    # Of the prompt's second token and those after it; with the first token, where asked for.
+    prompt_logprobs: list[TokenLogprob] | None = None
 
 
 class StepStats(msgspec.Struct, frozen=True, array_like=True, gc=False):

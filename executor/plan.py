@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +20,33 @@ class StepPlan:
     counts: list[int]  # tokens to compute now
     num_context: int  # leading rows that still read their prompt
     sample_rows: list[int]  # rows whose next token is wanted, ascending
-    admitted: list[int]  # rows that run for the first time
+    admitted: list[int]  # rows of requests that start or go on after a pause
     new_blocks: list[tuple[int, int, list[int]]]  # slot, index in its block table, block ids
     num_tokens: int  # sum of counts
+    copies: list[tuple[int, int]] = field(
+        default_factory=list[tuple[int, int]]
+    )  # before it: blocks
+    # Rows whose only token is not known yet: it is what this sampled row of the step before gave.
+    device_tokens: dict[int, int] = field(default_factory=dict[int, int])
+    # Tokens that are guessed to follow a row's last known one; they count into `counts`, and the
+    # row has a logit row for each of them beside its own.
+    drafts: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    # Rows whose prompt tokens want log-probabilities: how many, up to the end of the chunk or of
+    # the prompt. They have a logit row each, before the row's own.
+    prompt_rows: dict[int, int] = field(default_factory=dict[int, int])
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What a step gave, one entry for each of the plan's `sample_rows`."""
+    """What a step gave: one entry for each logit row.
 
-    tokens: list[int]
+    That is one for each of the plan's `sample_rows`; with drafts or prompt log-probabilities there
+    are more, and `firsts` says where those of each sample row begin.
+    """
+
+    tokens: list[int]  # -1: no token was possible
     logprobs: list[float] | None = None  # None when no row asked
     top_ids: list[list[int]] | None = None  # descending; -1 pads
     top_logprobs: list[list[float]] | None = None
+    firsts: list[int] | None = None  # by index in `sample_rows`; None: the index itself
+    prompt_firsts: dict[int, int] = field(default_factory=dict[int, int])  # by row in `prompt_rows`

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ..runtime.errors import ContextLengthError, RequestError
 from .sampling import TokenParams
+
+if TYPE_CHECKING:
+    from .guided import Grammar
+    from .messages import TokenLogprob
 
 
 class RequestStatus(enum.Enum):
@@ -20,6 +25,17 @@ class RequestStatus(enum.Enum):
     FAILED = "failed"
 
 
+class WaitCause(enum.Enum):
+    """Why a waiting request does not run."""
+
+    ORDER = "order"  # others are before it
+    SLOTS = "slots"  # as many sequences run as may
+    TOKENS = "tokens"  # the step has no tokens left
+    BLOCKS = "blocks"  # too few KV blocks are available
+    PREFIX = "prefix"  # another request computes what it would compute
+    BATCH = "batch"  # the static batch has not ended
+
+
 _NEXT = {
     RequestStatus.WAITING: {
         RequestStatus.RUNNING,
@@ -28,6 +44,7 @@ _NEXT = {
         RequestStatus.FAILED,
     },
     RequestStatus.RUNNING: {
+        RequestStatus.WAITING,
         RequestStatus.FINISHED,
         RequestStatus.CANCELLED,
         RequestStatus.FAILED,
@@ -49,21 +66,37 @@ class Request:
 
     __slots__ = (
         "arrived",
+        "block_keys",
         "blocks",
         "cached_tokens",
+        "charge",
         "computed_tokens",
         "ended",
         "first_token",
+        "flights",
+        "grammar",
+        "ignored_eos",
+        "is_pausing",
+        "last_token",
         "max_new_tokens",
+        "node",
         "number",
+        "overtaken",
         "params",
+        "pauses",
+        "pending",
+        "pending_row",
+        "prefix_waits",
+        "prompt_logprobs",
         "prompt_tokens",
         "request_id",
         "slot",
         "started",
         "status",
         "stop_ids",
+        "tenant",
         "tokens",
+        "waits_for",
     )
 
     def __init__(
@@ -74,6 +107,7 @@ class Request:
         params: TokenParams,
         limits: RequestLimits,
         arrived: float,
+        grammar: Grammar | None = None,
     ) -> None:
         """Raise RequestError or ContextLengthError if the request could never run."""
         self.number = number  # unique for the life of the executor, unlike the id
@@ -86,23 +120,51 @@ class Request:
         self.cached_tokens = 0  # prompt tokens whose KV was found rather than computed
         self.blocks: list[int] = []  # KV blocks in order of position
         self.slot = -1  # row of the step's persistent arrays while running
-        self.stop_ids = frozenset(params.eos_token_ids + params.stop_token_ids)
+        self.grammar = grammar
+        # A grammar ends with the end of text, also where that is to be ignored otherwise.
+        ends = () if grammar is None else grammar.eos_token_ids
+        self.ignored_eos = tuple(end for end in ends if end not in params.eos_token_ids)
+        self.stop_ids = frozenset(params.eos_token_ids + params.stop_token_ids + self.ignored_eos)
+        self.prompt_logprobs: list[TokenLogprob] = []  # of its second token and those after it
         self.status = RequestStatus.WAITING
+        self.node: Any = None  # last node of the prefix tree that its tokens lead through
+        self.block_keys: list[bytes] = []  # the tree's keys of its first full blocks
+        self.flights = 0  # steps in flight that compute tokens of it
+        self.pending = 0  # sampled tokens that are not known yet, one a step in flight
+        self.pending_row = 0  # the row among the sampled ones of the step before
+        self.pauses = 0
+        self.is_pausing = False  # it pauses once no step in flight has it
+        self.tenant = params.tenant or params.cache_salt or ""
+        self.charge = 0  # tokens that its tenant has been charged
+        self.overtaken = 0  # requests that started although this one was before them
+        self.prefix_waits = 0  # steps that it let pass for another's prefix
+        self.waits_for = WaitCause.ORDER
         self.arrived = arrived
-        self.started = self.first_token = self.ended = -1.0
+        self.started = self.first_token = self.last_token = self.ended = -1.0
 
     @property
     def max_total_tokens(self) -> int:
         """Prompt and the longest answer."""
         return self.prompt_tokens + self.max_new_tokens
 
+    @property
+    def reusable_tokens(self) -> int:
+        """Leading tokens that need not be computed if their KV is found; the last one always is."""
+        return 0 if self.params.prompt_logprobs is not None else len(self.tokens) - 1
+
+    @property
+    def new_tokens(self) -> int:
+        """Sampled tokens, with those in flight."""
+        return len(self.tokens) + self.pending - self.prompt_tokens
+
     def move(self, status: RequestStatus, now: float) -> None:
         """Change the state and stamp the time; an impossible change is a bug and raises."""
         assert status in _NEXT.get(self.status, ()), f"{self.status} cannot become {status}"
         self.status = status
         if status is RequestStatus.RUNNING:
-            self.started = now
-        else:
+            if self.started < 0:
+                self.started = now
+        elif status is not RequestStatus.WAITING:
             self.ended = now
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
 import msgspec
 
@@ -13,6 +14,17 @@ from ..runtime.errors import RequestError
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
 _SEED_RANGE = 1 << 64
+
+
+class Guided(msgspec.Struct, frozen=True, array_like=True):
+    """What an answer must look like.
+
+    `value` is the schema as JSON text, the regular expression, the Lark or EBNF grammar, or the
+    JSON list of choices; it is empty for `json_object`.
+    """
+
+    kind: Literal["json_schema", "json_object", "regex", "grammar", "choice"]
+    value: str = ""
 
 
 class TokenParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -32,6 +44,17 @@ class TokenParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     eos_token_ids: tuple[int, ...] = ()  # empty when the end of text is ignored
     stop_token_ids: tuple[int, ...] = ()
     logit_bias: dict[int, float] = {}
+    bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences that never come
+    guided: Guided | None = None
+    prompt_logprobs: int | None = None  # n: each prompt token's and the n likeliest at its place
+    priority: int = 0  # lower runs first
+    deadline: float | None = None  # seconds from submission to the end of the answer
+    queue_timeout: float | None = None  # seconds from submission to the start
+    cache_salt: str | None = None  # only requests of one salt share cached KV
+    no_repeat_ngram_size: int = 0  # 0: off; over prompt and answer
+    logits_processor: Any = None  # a LogitsProcessor; only within one process
+    tenant: str | None = None  # who shares fairly with others; None: the salt stands for it
+    pin: bool = False  # keep the prompt's KV until nothing else can make room
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +79,16 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     detokenize: bool = True
+    bad_words: list[str] | None = None  # texts that never come
+    guided: Guided | None = None
+    prompt_logprobs: int | None = None
+    priority: int = 0  # lower runs first
+    deadline: float | None = None  # seconds from submission to the end of the answer
+    queue_timeout: float | None = None  # seconds from submission to the start
+    cache_salt: str | None = None
+    no_repeat_ngram_size: int | None = None  # None or 0: off; over prompt and answer
+    logits_processor: Any = None  # a LogitsProcessor; see docs/decoding.md
+    best_of: int | None = None  # answers that are made, of which the n likeliest are given
 
     def validate(self) -> None:
         """Raise RequestError, naming the field, unless every value has its type and range."""
@@ -77,8 +110,16 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         _check_range("frequency_penalty", self.frequency_penalty, -2, 2)
         _check_range("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         _check_range("repetition_penalty", self.repetition_penalty, 0.01, 100)
+        _check_range("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS)
+        _check_range("priority", self.priority, -(1 << 31), (1 << 31) - 1)
+        _check_range("deadline", self.deadline, 0.001, math.inf)
+        _check_range("queue_timeout", self.queue_timeout, 0, math.inf)
+        _check_range("no_repeat_ngram_size", self.no_repeat_ngram_size, 0, 1 << 16)
+        _check_range("best_of", self.best_of, self.n, MAX_CHOICES)
         for value in (self.logit_bias or {}).values():
             _check_range("logit_bias", value, -100, 100)
+        if "" in (self.bad_words or ()):
+            raise RequestError("bad_words holds an empty string.", "bad_words")
         if "" in self.stop_strings:
             raise RequestError("stop holds an empty string, which would match at once.", "stop")
 
@@ -87,8 +128,16 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         """The stop strings as a list."""
         return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
 
-    def resolve(self, eos_token_ids: Iterable[int] = (), index: int = 0) -> TokenParams:
-        """Return the token-level part for choice `index`, whose seed is `seed + index`."""
+    def resolve(
+        self,
+        eos_token_ids: Iterable[int] = (),
+        index: int = 0,
+        bad_words: Iterable[Sequence[int]] = (),
+    ) -> TokenParams:
+        """Return the token-level part for choice `index`, whose seed is `seed + index`.
+
+        `bad_words` are the token sequences that spell the bad words.
+        """
         temperature = 1.0 if self.temperature is None else self.temperature
         top_p = 1.0 if self.top_p is None else self.top_p
         top_k = max(self.top_k or 0, 0)
@@ -109,6 +158,15 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             eos_token_ids=() if self.ignore_eos else tuple(eos_token_ids),
             stop_token_ids=tuple(self.stop_token_ids or ()),
             logit_bias=self.logit_bias or {},
+            bad_words=tuple(map(tuple, bad_words)),
+            guided=self.guided,
+            prompt_logprobs=self.prompt_logprobs,
+            priority=self.priority,
+            deadline=self.deadline,
+            queue_timeout=self.queue_timeout,
+            cache_salt=self.cache_salt,
+            no_repeat_ngram_size=self.no_repeat_ngram_size or 0,
+            logits_processor=self.logits_processor,
         )
 
 

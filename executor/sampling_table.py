@@ -5,50 +5,19 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ..runtime.session import Float32Array, Int32Array, Sampling
+from ..runtime.errors import RequestError
+from ..runtime.session import Int32Array, Sampling
+from .logit_rows import LogitRows
 from .request import Request
+from .row_extras import ExtraArrays, Extras, needs_extras, no_extras, pack_extras
 from .sampling import TokenParams
-
-_NO_INTS = np.zeros(0, np.int32)
-_NO_FLOATS = np.zeros(0, np.float32)
-
-
-class _History:
-    """All tokens of a sequence, grown as they come."""
-
-    def __init__(self) -> None:
-        self._tokens = np.zeros(256, np.int32)
-        self._length = 0
-
-    def of(self, tokens: list[int]) -> Int32Array:
-        if len(tokens) > len(self._tokens):
-            grown = np.zeros(2 * len(tokens), np.int32)
-            grown[: self._length] = self._tokens[: self._length]
-            self._tokens = grown
-        self._tokens[self._length : len(tokens)] = tokens[self._length :]
-        self._length = len(tokens)
-        return self._tokens[: self._length]
-
-
-class _Extras:
-    """What a slot needs beyond one number a field: penalties' history, bias, forbidden stops."""
-
-    def __init__(self, params: TokenParams) -> None:
-        self.history = _History() if _has_penalties(params) else None
-        self._min_tokens = params.min_tokens
-        self._bias = _bias_arrays(params.logit_bias)
-        stops = dict.fromkeys(params.eos_token_ids + params.stop_token_ids, -np.inf)
-        self._early_bias = _bias_arrays({**params.logit_bias, **stops})
-
-    def bias(self, new_tokens: int) -> tuple[Int32Array, Float32Array]:
-        """Return the bias of the next token; before `min_tokens` no stop token is possible."""
-        return self._early_bias if new_tokens < self._min_tokens else self._bias
 
 
 class SamplingTable:
     """One row a slot; a row is written when a request enters the slot."""
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(self, num_slots: int, vocab_size: int) -> None:
+        self._mask_words = -(-vocab_size // 32)
         self._temperature = np.zeros(num_slots, np.float32)
         self._top_k = np.zeros(num_slots, np.int32)
         self._top_p = np.ones(num_slots, np.float32)
@@ -59,11 +28,18 @@ class SamplingTable:
         self._seeds = np.zeros(num_slots, np.uint64)
         self._logprobs = np.full(num_slots, -1, np.int32)
         self._plain = np.ones(num_slots, np.bool_)  # greedy and nothing else
-        self._extras: list[_Extras | None] = [None] * num_slots
+        self._extras: list[Extras | None] = [None] * num_slots
         self._greedy: dict[int, Sampling] = {}  # by number of rows
 
-    def enter(self, slot: int, params: TokenParams) -> None:
-        """Write a slot's row."""
+    def enter(self, slot: int, request: Request) -> None:
+        """Write the row of a request's slot."""
+        self.enter_params(slot, request.params)
+        if needs_extras(request):
+            self._extras[slot] = Extras(request)
+            self._plain[slot] = False
+
+    def enter_params(self, slot: int, params: TokenParams) -> None:
+        """Write a slot's row with the parameters that are one number each."""
         self._temperature[slot] = params.temperature
         self._top_k[slot] = params.top_k
         self._top_p[slot] = params.top_p
@@ -73,22 +49,48 @@ class SamplingTable:
         self._frequency[slot] = params.frequency_penalty
         self._seeds[slot] = params.seed
         self._logprobs[slot] = params.num_logprobs
-        special = _has_penalties(params) or params.min_tokens > 0 or bool(params.logit_bias)
-        self._extras[slot] = _Extras(params) if special else None
-        self._plain[slot] = not special and params.temperature == 0 and params.num_logprobs < 0
+        self._extras[slot] = None
+        self._plain[slot] = params.temperature == 0 and params.num_logprobs < 0
+
+    def reads_tokens(self, slots: list[int]) -> bool:
+        """Return whether any of those slots is sampled by more than one number a field."""
+        return any(self._extras[slot] is not None for slot in slots)
 
     def pack(
-        self, slots: npt.NDArray[np.intp], positions: Int32Array, requests: list[Request]
-    ) -> Sampling:
-        """Return the rows of those slots, in that order; `positions` are of the sampled tokens."""
+        self,
+        slots: npt.NDArray[np.intp],
+        positions: Int32Array,
+        requests: list[Request | None],
+        laid: LogitRows | None = None,
+    ) -> tuple[Sampling, dict[int, RequestError]]:
+        """Return the logit rows of those slots, in that order, and the requests that cannot go on.
+
+        `positions` are of the sampled tokens; a request is None when it has ended meanwhile.
+        """
         rows = len(slots)
-        if self._plain[slots].all():
-            if rows not in self._greedy:
-                self._greedy[rows] = _greedy(rows)
-            return self._greedy[rows]
-        special = any(self._extras[request.slot] is not None for request in requests)
-        extras = self._pack_extras(requests) if special else _no_extras(rows)
-        history_starts, history, prompt_lengths, bias_starts, bias_ids, bias_values = extras
+        if laid is None:
+            if self._plain[slots].all():
+                if rows not in self._greedy:
+                    self._greedy[rows] = greedy_sampling(rows)
+                return self._greedy[rows], {}
+            ahead: list[list[int]] = [[]] * rows
+            forced = [-1] * rows
+        else:
+            ahead, forced = laid.ahead, laid.forced
+        indices: list[int] = slots.tolist()
+        extras = [self._extras[slot] for slot in indices]
+        if laid is None and not any(extras):
+            arrays = no_extras(rows)
+        else:
+            arrays = pack_extras(requests, extras, ahead, forced, self._mask_words)
+        sampling = self._gather(slots, positions, arrays)
+        if laid is not None and laid.prompt_firsts:
+            _force(sampling, requests, forced)
+        return sampling, arrays.errors
+
+    def _gather(
+        self, slots: npt.NDArray[np.intp], positions: Int32Array, arrays: ExtraArrays
+    ) -> Sampling:
         return Sampling(
             temperature=self._temperature[slots],
             top_k=self._top_k[slots],
@@ -100,67 +102,30 @@ class SamplingTable:
             seeds=self._seeds[slots],
             positions=positions,
             num_logprobs=self._logprobs[slots],
-            history_starts=history_starts,
-            history=history,
-            prompt_lengths=prompt_lengths,
-            bias_starts=bias_starts,
-            bias_ids=bias_ids,
-            bias_values=bias_values,
-        )
-
-    def _pack_extras(self, requests: list[Request]) -> _ExtraArrays:
-        histories: list[Int32Array] = [_NO_INTS]
-        ids: list[Int32Array] = [_NO_INTS]
-        values: list[Float32Array] = [_NO_FLOATS]
-        history_starts, bias_starts, prompt_lengths = [0], [0], [0] * len(requests)
-        for row, request in enumerate(requests):
-            extras = self._extras[request.slot]
-            history_size = bias_size = 0
-            if extras is not None:
-                if extras.history is not None:
-                    histories.append(extras.history.of(request.tokens))
-                    history_size = len(request.tokens)
-                    prompt_lengths[row] = request.prompt_tokens
-                bias = extras.bias(len(request.tokens) - request.prompt_tokens)
-                ids.append(bias[0])
-                values.append(bias[1])
-                bias_size = len(bias[0])
-            history_starts.append(history_starts[-1] + history_size)
-            bias_starts.append(bias_starts[-1] + bias_size)
-        return (
-            np.array(history_starts, np.int32),
-            np.concatenate(histories),
-            np.array(prompt_lengths, np.int32),
-            np.array(bias_starts, np.int32),
-            np.concatenate(ids),
-            np.concatenate(values),
+            history_starts=arrays.history_starts,
+            history=arrays.history,
+            prompt_lengths=arrays.prompt_lengths,
+            bias_starts=arrays.bias_starts,
+            bias_ids=arrays.bias_ids,
+            bias_values=arrays.bias_values,
+            masks=arrays.masks,
         )
 
 
-_ExtraArrays = tuple[Int32Array, Int32Array, Int32Array, Int32Array, Int32Array, Float32Array]
+def _force(sampling: Sampling, requests: list[Request | None], forced: list[int]) -> None:
+    """Make the rows of prompt tokens greedy, so that each reports on the token it is forced to."""
+    for row, request in enumerate(requests):
+        if forced[row] >= 0:
+            sampling.temperature[row] = 0
+            wanted = None if request is None else request.params.prompt_logprobs
+            sampling.num_logprobs[row] = -1 if wanted is None else wanted
 
 
-def _has_penalties(params: TokenParams) -> bool:
-    return (
-        params.repetition_penalty != 1
-        or params.presence_penalty != 0
-        or params.frequency_penalty != 0
-    )
-
-
-def _bias_arrays(bias: dict[int, float]) -> tuple[Int32Array, Float32Array]:
-    return np.array(list(bias), np.int32), np.array(list(bias.values()), np.float32)
-
-
-def _no_extras(rows: int) -> _ExtraArrays:
-    starts = np.zeros(rows + 1, np.int32)
-    return starts, _NO_INTS, starts[:rows], starts, _NO_INTS, _NO_FLOATS
-
-
-def _greedy(rows: int) -> Sampling:
+def greedy_sampling(rows: int) -> Sampling:
+    """Return the sampling of rows that are all greedy and ask for nothing else."""
     zeros, zero_ints = np.zeros(rows, np.float32), np.zeros(rows, np.int32)
     ones = np.ones(rows, np.float32)
-    history_starts, history, prompt_lengths, bias_starts, bias_ids, bias_values = _no_extras(rows)
+    arrays = no_extras(rows)
     return Sampling(
         temperature=zeros,
         top_k=zero_ints,
@@ -172,10 +137,10 @@ def _greedy(rows: int) -> Sampling:
         seeds=np.zeros(rows, np.uint64),
         positions=zero_ints,
         num_logprobs=np.full(rows, -1, np.int32),
-        history_starts=history_starts,
-        history=history,
-        prompt_lengths=prompt_lengths,
-        bias_starts=bias_starts,
-        bias_ids=bias_ids,
-        bias_values=bias_values,
+        history_starts=arrays.history_starts,
+        history=arrays.history,
+        prompt_lengths=arrays.prompt_lengths,
+        bias_starts=arrays.bias_starts,
+        bias_ids=arrays.bias_ids,
+        bias_values=arrays.bias_values,
     )

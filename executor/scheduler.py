@@ -6,72 +6,114 @@ Deals in ints and lists; times are passed in.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from ..runtime.errors import EnginewrightError, OverloadedError, RequestError
-from .kv_blocks import BooksError, KvBlocks
-from .messages import FinishReason, TokenLogprob, TokenOutput, error_info
+from ..runtime.errors import EnginewrightError, RequestError, StepFailedError
+from .admission import Admission
+from .answers import take_prompt_logprobs, take_tokens
+from .chunks import (
+    ChunkBudget,
+    ChunkPolicyName,
+    equal_progress,
+    first_come_first_served,
+)
+from .deadlines import Deadlines
+from .gauges import read_gauges, read_live_view
+from .guided import Grammar
+from .kv_blocks import BooksError
+from .kv_cache import KvCache
+from .messages import TokenOutput, error_info
 from .plan import StepOutput, StepPlan
-from .policies import CapacityPolicy
+from .policies import PolicyName, make_policy
+from .preemption import Preemption
 from .request import Request, RequestLimits, RequestStatus
+from .running import RunningSet
 from .sampling import TokenParams
 from .stats import ExecutorStats
+from .waiting import WaitingQueue
+
+if TYPE_CHECKING:
+    from .guided import Grammar
+
+_NO_DRAFTS: Mapping[int, list[int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """What steps, sequences and the queue may hold."""
+    """What steps, sequences and the queue may hold, and by which rules."""
 
     max_batch_size: int  # sequences in a step
     max_num_tokens: int  # tokens in a step
     max_seq_len: int  # prompt and answer of one sequence
     vocab_size: int
     max_queue: int  # requests that wait
+    max_queue_tokens: int | None = None  # prompt tokens that wait
+    capacity_policy: PolicyName = "guaranteed_no_evict"
+    chunk_policy: ChunkPolicyName = "first_come_first_served"
+    itl_target_ms: float | None = None  # most milliseconds of a step that has answers in it
+    tenant_weights: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 class Scheduler:
-    """Owns the waiting and the running requests; every request ends here, exactly once."""
+    """Owns the waiting and the running requests; every request ends here, exactly once.
 
-    def __init__(
-        self,
-        limits: SchedulerLimits,
-        blocks: KvBlocks,
-        policy: CapacityPolicy,
-        stats: ExecutorStats,
-    ) -> None:
+    A step may be planned while the one before is in flight: `schedule`, `schedule`, `update` of the
+    first, and so on. What a request holds is given back when no step in flight has it.
+    """
+
+    def __init__(self, limits: SchedulerLimits, cache: KvCache, stats: ExecutorStats) -> None:
         self._max_num_tokens = limits.max_num_tokens
-        self._max_queue = limits.max_queue
+        self._max_rows = limits.max_batch_size  # logit rows in a step
         self._limits = RequestLimits(
-            limits.max_seq_len, blocks.num_blocks * blocks.block_tokens, limits.vocab_size
+            limits.max_seq_len, cache.num_blocks * cache.block_tokens, limits.vocab_size
         )
         # A step has a token for every running sequence, so that none of them ever starves.
-        self._num_slots = min(limits.max_batch_size, limits.max_num_tokens)
-        self._free_slots = list(range(self._num_slots - 1, -1, -1))
-        self._blocks = blocks
-        self._policy = policy
+        num_slots = min(limits.max_batch_size, limits.max_num_tokens)
+        self._waiting = WaitingQueue(
+            limits.max_queue, limits.max_queue_tokens, limits.tenant_weights
+        )
+        self._running = RunningSet(num_slots, cache)
+        self._cache = cache
+        self._policy = make_policy(limits.capacity_policy)
+        self._admission = Admission(self._waiting, self._running, cache, self._policy)
+        by_turn = limits.chunk_policy == "equal_progress"
+        self._share_chunks = equal_progress if by_turn else first_come_first_served
+        self._budget = ChunkBudget(limits.itl_target_ms, cache.block_tokens, limits.max_num_tokens)
+        self._preemption = Preemption(self._waiting, self._running, cache, stats)
+        self._deadlines = Deadlines()
         self._stats = stats
-        self._waiting: dict[int, Request] = {}  # by number, in order of arrival
-        self._running: dict[int, Request] = {}  # by number, in order of start
         self._by_id: dict[str, Request] = {}
         self._submitted = 0
         self._step = 0
+        self._flights = 0
+        self._drafts_in_flight = False
+        self._spare_rows = 0  # logit rows of the step that is planned, beyond one a sequence
 
     @property
     def running(self) -> Mapping[int, Request]:
-        """The requests that have a slot and blocks, by number, in order of start."""
-        return self._running
+        """The running requests by number, in order of start."""
+        return self._running.requests
 
     @property
-    def num_waiting(self) -> int:
-        """Requests in the queue."""
-        return len(self._waiting)
+    def waiting(self) -> Mapping[int, Request]:
+        """The waiting requests by number."""
+        return self._waiting.requests
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to compute."""
-        return not self._running and not self._waiting
+        """Whether there is nothing to compute, and no step in flight."""
+        return not self._by_id and not self._flights
 
-    def submit(self, request_id: str, prompt: list[int], params: TokenParams, now: float) -> None:
+    def submit(
+        self,
+        request_id: str,
+        prompt: list[int],
+        params: TokenParams,
+        now: float,
+        grammar: Grammar | None = None,
+    ) -> None:
         """Put a request into the queue.
 
         Raises RequestError, ContextLengthError or OverloadedError if it can never run or may not
@@ -82,60 +124,77 @@ class Scheduler:
             if request_id in self._by_id:
                 message = f"Request id {request_id!r} is in use; choose another."
                 raise RequestError(message, "request_id")
-            if len(self._waiting) >= self._max_queue:
-                raise OverloadedError(
-                    f"The queue holds {len(self._waiting)} requests, the most it may; "
-                    "try again later."
-                )
-            request = Request(self._submitted, request_id, prompt, params, self._limits, now)
+            self._waiting.check_room(len(prompt))
+            request = Request(
+                self._submitted, request_id, prompt, params, self._limits, now, grammar
+            )
         except EnginewrightError as error:
             self._stats.rejected(error.code)
             raise
         self._submitted += 1
-        self._waiting[request.number] = request
+        self._waiting.append(request)
+        self._cache.enqueue(request)
+        self._deadlines.add(request)
         self._by_id[request_id] = request
 
-    def schedule(self, now: float) -> StepPlan | None:
-        """Plan a step: a token for each running sequence, then prompts; None if there is none."""
-        context: list[Request] = []
-        generation: list[Request] = []
-        for request in self._running.values():
-            computed = request.computed_tokens
-            if computed >= request.prompt_tokens and len(request.tokens) == computed + 1:
-                generation.append(request)
-            else:
-                context.append(request)
-        budget = self._max_num_tokens - len(generation)
-        chunks: list[tuple[Request, int]] = []
-        for request in context:
-            if budget == 0:
-                break
-            count = min(budget, len(request.tokens) - request.computed_tokens)
-            chunks.append((request, count))
-            budget -= count
-        num_started = len(chunks)
-        if self._waiting and budget and self._free_slots:
-            self._admit(chunks, budget, now)
-        if not chunks and not generation:
-            assert not self._waiting, "the next request cannot start although nothing runs"
+    def draftable(self) -> tuple[list[Request], int]:
+        """Return the sequences that may have drafts now, and how many drafts there is room for.
+
+        There are none while a step is in flight or a prompt is read.
+        """
+        context, generation = self._running.split()
+        if context or self._flights:
+            return [], 0
+        coming = min(len(self._waiting), self._running.num_free_slots)
+        rows = self._max_rows - len(generation) - coming
+        return generation, max(min(rows, self._max_num_tokens - len(generation) - coming), 0)
+
+    def schedule(self, now: float, drafts: Mapping[int, list[int]] = _NO_DRAFTS) -> StepPlan | None:
+        """Plan a step: a token for each running sequence, then prompts; None if there is none.
+
+        `drafts` are tokens, by request number, that may follow those of `draftable` sequences. A
+        step that has drafts must be done before the next is planned.
+        """
+        if self._drafts_in_flight:
             return None
+        context, generation = self._running.split()
+        if self._policy.pauses:
+            generation = self._preemption.secure(generation, now)
+            context = [request for request in context if request.slot >= 0]
+        drafts = self._affordable(generation, drafts)
+        num_drafts = sum(map(len, drafts.values()))
+        num_generation = len(generation) + num_drafts
+        coming = min(len(self._waiting), self._running.num_free_slots)
+        self._spare_rows = self._max_rows - len(self.running) - coming - num_drafts
+        budget = min(self._max_num_tokens - num_generation, self._budget.tokens(len(generation)))
+        chunks = self._chunk(context, budget, len(generation))
+        rows = [(one, count) for one, count in zip(context, chunks, strict=True) if count]
+        num_going_on = len(rows)
+        copies: list[tuple[int, int]] = []
+        if self._waiting and _is_served(context, chunks):
+            self._admit(rows, copies, budget - sum(chunks), now)
+        if not rows and not generation:
+            return self._schedule_stuck(now)
         plan = StepPlan(
             step=self._step,
             requests=[],
             slots=[],
             starts=[],
             counts=[],
-            num_context=len(chunks),
+            num_context=len(rows),
             sample_rows=[],
-            admitted=list(range(num_started, len(chunks))),
-            new_blocks=[],
-            num_tokens=sum(count for _, count in chunks) + len(generation),
+            admitted=list(range(num_going_on, len(rows))),
+            new_blocks=[(one.slot, 0, list(one.blocks)) for one, _ in rows[num_going_on:]],
+            num_tokens=sum(count for _, count in rows) + num_generation,
+            copies=copies,
         )
-        for request, count in chunks:
-            self._add_row(plan, request, count)
+        for request, count in rows:
+            self._running.advance(plan, request, count)
         for request in generation:
-            self._add_row(plan, request, 1)
+            self._running.advance(plan, request, 1, drafts.get(request.number, ()))
+        self._drafts_in_flight = bool(plan.drafts)
         self._step += 1
+        self._flights += 1
         return plan
 
     def update(self, plan: StepPlan, output: StepOutput, now: float) -> list[TokenOutput]:
@@ -144,46 +203,52 @@ class Scheduler:
         Requests that have ended since the step was planned are passed over.
         """
         outputs: list[TokenOutput] = []
-        running, numbers = self._running, plan.requests
-        for index, row in enumerate(plan.sample_rows):
-            request = running.get(numbers[row])
+        self._flights -= 1
+        self._drafts_in_flight = False
+        size = self._cache.block_tokens
+        samples = {row: index for index, row in enumerate(plan.sample_rows)}
+        for row, number in enumerate(plan.requests):
+            request = self._running.landed(number)
+            index = samples.get(row)
             if request is None:
+                self._stats.wasted_tokens += plan.counts[row]
                 continue
-            token = output.tokens[index]
-            request.tokens.append(token)
-            new_tokens = len(request.tokens) - request.prompt_tokens
-            finish: FinishReason | None = None
-            stop_reason = None
-            if token in request.stop_ids and new_tokens >= request.params.min_tokens:
-                finish = "stop"
-                if token not in request.params.eos_token_ids:
-                    stop_reason = token
-            elif new_tokens >= request.max_new_tokens:
-                finish = "length"
-            logprobs = None
-            if request.params.num_logprobs >= 0:
-                logprobs = [_logprob(output, index, request.params.num_logprobs)]
-            if new_tokens == 1:
-                outputs.append(self._first(request, token, logprobs, finish, stop_reason, now))
-            else:
-                outputs.append(
-                    TokenOutput(request.request_id, [token], logprobs, finish, stop_reason)
-                )
-            if finish is not None:
-                self._stats.finish_reasons[finish] += 1
-                self._end(request, RequestStatus.FINISHED, now)
+            if row in plan.prompt_rows:
+                take_prompt_logprobs(request, output, row, plan.prompt_rows[row])
+            end = plan.starts[row] + plan.counts[row] - len(plan.drafts.get(row, ()))
+            if end // size > request.node.depth:
+                self._cache.publish(request, end)
+            if index is not None:
+                first = index if output.firsts is None else output.firsts[index]
+                outputs.append(self._take(request, output, first, now, plan.drafts.get(row)))
+            self._preemption.landed(request, now)
         return outputs
+
+    def measured(self, plan: StepPlan, seconds: float) -> None:
+        """Take in how long the device took for a step."""
+        num_generation = len(plan.requests) - plan.num_context
+        self._budget.measured(plan.num_tokens - num_generation, num_generation, seconds)
 
     def fail(self, plan: StepPlan, error: EnginewrightError, now: float) -> list[TokenOutput]:
         """End the requests of a step that failed; all others go on."""
         outputs: list[TokenOutput] = []
-        info = error_info(error)
+        self._flights -= 1
+        self._drafts_in_flight = False
         for number in plan.requests:
-            request = self._running.get(number)
+            request = self._running.landed(number)
             if request is not None:
-                self._end(request, RequestStatus.FAILED, now)
-                outputs.append(TokenOutput(request.request_id, finish_reason="error", error=info))
+                outputs.append(self._end_with(request, error, now))
         return outputs
+
+    def fail_request(self, number: int, error: EnginewrightError, now: float) -> list[TokenOutput]:
+        """End one running request, if it has not ended yet; all others go on."""
+        request = self.running.get(number)
+        return [] if request is None else [self._end_with(request, error, now)]
+
+    def expire(self, now: float) -> list[TokenOutput]:
+        """End the requests that are out of time."""
+        expired = self._deadlines.expired(now)
+        return [self._end_with(request, error, now) for request, error in expired]
 
     def abort(self, request_id: str, now: float) -> TokenOutput | None:
         """End a request wherever it stands; None if it is unknown or has ended already."""
@@ -200,108 +265,163 @@ class Scheduler:
 
     def gauges(self) -> dict[str, int]:
         """Return how full queue, batch and KV pool are at this moment."""
-        blocks = self._blocks
-        return {
-            "running": len(self._running),
-            "waiting": len(self._waiting),
-            "num_blocks": blocks.num_blocks,
-            "used_blocks": blocks.num_blocks - blocks.num_free,
-            "free_blocks": blocks.num_free,
-            "block_tokens": blocks.block_tokens,
-            "kv_tokens": sum(request.computed_tokens for request in self._running.values()),
-        }
+        return read_gauges(self.running, self.waiting, self._cache)
+
+    def live_view(self) -> dict[str, Any]:
+        """Return what the live page shows beside the gauges: work in context, states of blocks."""
+        return read_live_view(self._running.split()[0], self.waiting, self._cache)
 
     def check(self) -> None:
         """Recompute the books; raise BooksError if anything is lost, doubled or promised twice."""
-        running = list(self._running.values())
-        self._blocks.check(request.blocks for request in running)
-        slots = sorted(self._free_slots + [request.slot for request in running])
-        if slots != list(range(self._num_slots)):
-            raise BooksError("a slot is lost or in two hands")
-        live = {**self._waiting, **self._running}
-        if {r.request_id: r for r in live.values()} != self._by_id:
-            raise BooksError("a request is known by id but neither waits nor runs, or otherwise")
-        if len(live) != len(self._waiting) + len(running):
-            raise BooksError("a request both waits and runs")
-        for request in running:
-            if len(request.blocks) != self._blocks.blocks_for(request.computed_tokens):
-                raise BooksError(f"request {request.request_id} has too many or too few blocks")
-            if request.status is not RequestStatus.RUNNING:
-                raise BooksError(f"request {request.request_id} runs but is {request.status}")
-        if any(r.blocks or r.status is not RequestStatus.WAITING for r in self._waiting.values()):
-            raise BooksError("a waiting request has blocks or another state")
-        if self._policy.room(running, self._blocks) < 0:
+        waiting, running = self._waiting.check(), self._running.check()
+        if {**waiting, **running} != self._by_id or waiting.keys() & running.keys():
+            raise BooksError("a request that is known by id neither waits nor runs, or does both")
+        holders = [*running.values(), *self._running.landing.values()]
+        self._cache.check(holders, waiting.values())
+        if not self._policy.pauses and self._policy.room(running.values(), self._cache) < 0:
             raise BooksError("more blocks are promised than there are")
 
-    def _admit(self, chunks: list[tuple[Request, int]], budget: int, now: float) -> None:
-        """Start waiting requests in their order while tokens, slots and blocks last."""
-        room = self._policy.room(self._running.values(), self._blocks)
-        while self._waiting and budget and self._free_slots:
-            request = next(iter(self._waiting.values()))
-            room -= self._policy.claim(request, self._blocks)
-            if room < 0:
-                return
-            del self._waiting[request.number]
-            self._running[request.number] = request
-            request.slot = self._free_slots.pop()
-            request.move(RequestStatus.RUNNING, now)
-            self._stats.started(request)
-            count = min(budget, len(request.tokens))
-            chunks.append((request, count))
-            budget -= count
+    def _chunk(self, context: list[Request], budget: int, num_generation: int) -> list[int]:
+        """Return how many tokens each request that reads known tokens computes now."""
+        if not context:
+            return []
+        missing = [len(request.tokens) - request.computed_tokens for request in context]
+        if self._policy.pauses:
+            self._preemption.limit(context, missing, num_generation)
+        for index, request in enumerate(context):
+            missing[index] = self._with_rows(request, missing[index])
+        return self._share_chunks(missing, budget, self._cache.block_tokens)
 
-    def _add_row(self, plan: StepPlan, request: Request, count: int) -> None:
-        """Append a row to a plan, with the blocks that its tokens need."""
-        start = request.computed_tokens
-        end = start + count
-        held = len(request.blocks)
-        if end > held * self._blocks.block_tokens:
-            new = self._blocks.allocate(self._blocks.blocks_for(end) - held)
-            request.blocks += new
-            plan.new_blocks.append((request.slot, held, new))
-        if end == len(request.tokens):
-            plan.sample_rows.append(len(plan.requests))
-        plan.requests.append(request.number)
-        plan.slots.append(request.slot)
-        plan.starts.append(start)
-        plan.counts.append(count)
-        request.computed_tokens = end
+    def _with_rows(self, request: Request, count: int) -> int:
+        """Return how many of a request's next `count` tokens there are logit rows for.
 
-    def _first(
+        Every running sequence has one; prompt tokens with log-probabilities share those to spare.
+        """
+        if request.params.prompt_logprobs is None:
+            return count
+        free = max(len(request.prompt_logprobs) - request.computed_tokens, 0) + 1
+        taken = min(count, free + max(self._spare_rows, 0))
+        self._spare_rows -= max(taken - free, 0)
+        return taken
+
+    def _admit(
+        self,
+        rows: list[tuple[Request, int]],
+        copies: list[tuple[int, int]],
+        budget: int,
+        now: float,
+    ) -> None:
+        """Start waiting requests; append their rows, and the blocks to copy before the step."""
+        left = budget
+
+        def start(request: Request) -> int:
+            nonlocal left
+            if request.started < 0:
+                self._stats.queued(now - request.arrived)
+            copy = self._cache.start(request)
+            self._waiting.start(request)
+            self._running.start(request, now)
+            if copy is not None:
+                copies.append(copy)
+            count = min(left, len(request.tokens) - request.computed_tokens)
+            count = self._with_rows(request, count)
+            rows.append((request, count))
+            left -= count
+            return count
+
+        self._admission.admit(budget, start)
+
+    def _schedule_stuck(self, now: float) -> StepPlan | None:
+        """Return None for a step without work; if blocks are what is missing, the newest pauses."""
+        if not self._by_id or self._flights:
+            return None
+        if self._policy.pauses and len(self.running) > 1:
+            self._preemption.pause_newest(now)
+            return self.schedule(now)
+        raise AssertionError("nothing runs and nobody can start")
+
+    def _take(
         self,
         request: Request,
-        token: int,
-        logprobs: list[TokenLogprob] | None,
-        finish: FinishReason | None,
-        stop_reason: int | None,
+        output: StepOutput,
+        index: int,
         now: float,
+        drafts: list[int] | None,
     ) -> TokenOutput:
-        request.first_token = now
-        self._stats.first_token(request)
-        return TokenOutput(
-            request.request_id,
-            [token],
-            logprobs,
-            finish,
-            stop_reason,
-            None,
-            request.cached_tokens,
-            request.started - request.arrived,
-            now - request.started,
-        )
+        """Append a request's next tokens; end it if they have the last."""
+        request.pending -= 1
+        if output.tokens[index] < 0:
+            error = StepFailedError(
+                "The model's output for this request is not a number, or its constraints leave no "
+                "token; other requests are not affected."
+            )
+            return self._end_with(request, error, now)
+        news = take_tokens(request, output, index, now, drafts)
+        if drafts is not None:
+            self._settle(request)
+        if news.cached_tokens:
+            self._stats.cached_tokens += news.cached_tokens
+        if news.queue_seconds is not None:
+            self._stats.first_token(request)
+        if news.finish_reason is not None:
+            self._stats.finish_reasons[news.finish_reason] += 1
+            self._end(request, RequestStatus.FINISHED, now)
+        return news
+
+    def _settle(self, request: Request) -> None:
+        """Forget the KV of drafts that were wrong, and publish that of the others."""
+        request.computed_tokens = len(request.tokens) - 1
+        self._cache.shrink(request, request.computed_tokens)
+        self._cache.publish(request, request.computed_tokens)
+
+    def _affordable(
+        self, generation: list[Request], drafts: Mapping[int, list[int]]
+    ) -> Mapping[int, list[int]]:
+        """Return the drafts of those that go on; none if blocks are short.
+
+        Where nobody pauses, the blocks up to the longest answer are promised, so they are there.
+        """
+        if not drafts:
+            return drafts
+        drafts = {one.number: drafts[one.number] for one in generation if one.number in drafts}
+        if self._policy.pauses:
+            needed = sum(
+                self._cache.missing_blocks(
+                    one, one.computed_tokens + 1 + len(drafts.get(one.number, ()))
+                )
+                for one in generation
+            )
+            if needed > self._cache.num_available:
+                return _NO_DRAFTS
+        return drafts
+
+    def _end_with(self, request: Request, error: EnginewrightError, now: float) -> TokenOutput:
+        self._end(request, RequestStatus.FAILED, now)
+        return TokenOutput(request.request_id, finish_reason="error", error=error_info(error))
 
     def _end(self, request: Request, status: RequestStatus, now: float) -> None:
         """Move a request to its last state and give back what it holds."""
-        request.move(status, now)
+        if request.status is RequestStatus.WAITING:
+            self._waiting.remove(request)
+            self._cache.dequeue(request)
+            request.move(status, now)
+        else:
+            if request.params.pin and status is RequestStatus.FINISHED:
+                self._cache.pin(request)
+            request.move(status, now)
+            self._running.end(request)
+            self._waiting.ended(request)
         del self._by_id[request.request_id]
-        if self._waiting.pop(request.number, None) is None:
-            del self._running[request.number]
-            self._free_slots.append(request.slot)
-            self._blocks.free(request.blocks)
         self._stats.end(request)
 
 
-def _logprob(output: StepOutput, index: int, count: int) -> TokenLogprob:
-    assert output.logprobs and output.top_ids is not None and output.top_logprobs is not None
-    top = list(zip(output.top_ids[index][:count], output.top_logprobs[index][:count], strict=True))
-    return TokenLogprob(output.tokens[index], output.logprobs[index], top)
+def _is_served(context: list[Request], chunks: list[int]) -> bool:
+    """Return whether nobody who reads a prompt lacks tokens of the step, so that others may start.
+
+    A prompt whose log-probabilities are wanted lacks logit rows, which others need not wait for.
+    """
+    return all(
+        count == len(request.tokens) - request.computed_tokens
+        or request.params.prompt_logprobs is not None
+        for request, count in zip(context, chunks, strict=True)
+    )

@@ -46,6 +46,8 @@ class ExecutorStats:
         self.prompt_tokens = 0  # computed
         self.cached_tokens = 0  # prompt tokens found rather than computed
         self.generation_tokens = 0
+        self.wasted_tokens = 0  # computed for requests that had ended meanwhile
+        self.pauses = 0
         self.submitted = 0
         self.ended: dict[str, int] = {
             status.value: 0
@@ -67,9 +69,9 @@ class ExecutorStats:
         self.ended["rejected"] += 1
         self.rejected_by_cause[cause] = self.rejected_by_cause.get(cause, 0) + 1
 
-    def started(self, request: Request) -> None:
-        """Count a request that begins to run."""
-        self._queue_seconds.add(request.started - request.arrived)
+    def queued(self, seconds: float) -> None:
+        """Count a request that begins to run for the first time, after that long."""
+        self._queue_seconds.add(seconds)
 
     def first_token(self, request: Request) -> None:
         """Count the time to a request's first token."""
@@ -99,6 +101,8 @@ class ExecutorStats:
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
             "generation_tokens": self.generation_tokens,
+            "wasted_tokens": self.wasted_tokens,
+            "pauses": self.pauses,
             "busy_seconds": self.busy_seconds,
             "submitted": self.submitted,
             "ended": dict(self.ended),

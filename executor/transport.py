@@ -40,15 +40,18 @@ class ZmqChannel(Generic[In, Out]):
 
     def __init__(
         self,
+        context: zmq.Context[zmq.Socket[bytes]],
         receiver: zmq.Socket[bytes],
         sender: zmq.Socket[bytes],
         decoder: msgspec.msgpack.Decoder[In],
         wake_fd: int,
     ) -> None:
+        self._context = context
         self._receiver = receiver
         self._sender = sender
         self._decode = decoder.decode
         self._encode = msgspec.msgpack.Encoder().encode
+        self._wake_fd = wake_fd
         self._poller = zmq.Poller()
         self._poller.register(receiver, zmq.POLLIN)
         self._poller.register(wake_fd, zmq.POLLIN)
@@ -56,9 +59,11 @@ class ZmqChannel(Generic[In, Out]):
     def receive(self, timeout: float | None) -> list[In]:
         """Return the messages that have come, as Channel.receive does."""
         messages = self._take()
-        if not messages and timeout != 0:
-            self._poller.poll(None if timeout is None else timeout * 1e3)
+        while not messages and timeout != 0:
+            ready = self._poller.poll(None if timeout is None else int(timeout * 1e3))
             messages = self._take()
+            if timeout is not None or any(source == self._wake_fd for source, _ in ready):
+                break
         return messages
 
     def drain(self, timeout: float) -> list[In]:
@@ -70,12 +75,18 @@ class ZmqChannel(Generic[In, Out]):
         """Send one message; never blocks."""
         self._sender.send(self._encode(message), zmq.NOBLOCK)
 
+    def connect(self, folder: Path) -> None:
+        """Connect the client's sender, once the executor has said that it is there.
+
+        From then on a message is queued also while the peer is gone, so that `send` cannot fail.
+        """
+        self._sender.connect(_address(folder, "commands"))
+
     def close(self) -> None:
         """Flush and release both sockets."""
-        context = self._receiver.context
         self._receiver.close()
         self._sender.close()
-        context.term()
+        self._context.term()
 
     def _take(self) -> list[In]:
         messages: list[In] = []
@@ -88,30 +99,31 @@ class ZmqChannel(Generic[In, Out]):
 
 
 def client_channel(folder: Path, wake_fd: int) -> ZmqChannel[Reply, Command]:
-    """Bind the client's end to sockets in `folder`."""
-    receiver, sender = _sockets(linger=0)
+    """Bind the client's end to a socket in `folder`; its other one waits for `connect`."""
+    context, receiver, sender = _sockets(linger=0)
     receiver.bind(_address(folder, "replies"))
-    sender.bind(_address(folder, "commands"))
     decoder: Any = msgspec.msgpack.Decoder(Reply)
-    return ZmqChannel(receiver, sender, decoder, wake_fd)
+    return ZmqChannel(context, receiver, sender, decoder, wake_fd)
 
 
 def executor_channel(folder: Path, wake_fd: int) -> ZmqChannel[Command, Reply]:
-    """Connect the executor's end to the sockets in `folder`."""
-    receiver, sender = _sockets(linger=_LINGER_MS)
-    receiver.connect(_address(folder, "commands"))
+    """Open the executor's end, whose client is bound in `folder` already."""
+    context, receiver, sender = _sockets(linger=_LINGER_MS)
+    receiver.bind(_address(folder, "commands"))
     sender.connect(_address(folder, "replies"))
     decoder: Any = msgspec.msgpack.Decoder(Command)
-    return ZmqChannel(receiver, sender, decoder, wake_fd)
+    return ZmqChannel(context, receiver, sender, decoder, wake_fd)
 
 
-def _sockets(linger: int) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+def _sockets(
+    linger: int,
+) -> tuple[zmq.Context[zmq.Socket[bytes]], zmq.Socket[bytes], zmq.Socket[bytes]]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     receiver, sender = context.socket(zmq.PULL), context.socket(zmq.PUSH)
     for socket in (receiver, sender):
         socket.set_hwm(0)  # no limit: a full queue would block the loop or lose a message
         socket.setsockopt(zmq.LINGER, linger)
-    return receiver, sender
+    return context, receiver, sender
 
 
 def _address(folder: Path, name: str) -> str:

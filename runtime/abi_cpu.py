@@ -96,6 +96,15 @@ def load_library(path: Path) -> Any:
     library.ew_sample.restype = c_int32
     library.ew_wait.argtypes = [c_void_p]
     library.ew_wait.restype = c_int32
+    library.ew_use_weights.argtypes = [c_void_p, c_void_p]
+    library.ew_use_weights.restype = c_int32
+    library.ew_profile_slots.restype = c_int32
+    library.ew_profile_name.argtypes = [c_int32]
+    library.ew_profile_name.restype = c_char_p
+    library.ew_profile.argtypes = [c_void_p, c_int32]
+    library.ew_profile.restype = None
+    library.ew_profile_read.argtypes = [c_void_p, c_void_p, c_void_p]
+    library.ew_profile_read.restype = None
     library.ew_close.argtypes = [c_void_p]
     library.ew_close.restype = None
     return library

@@ -7,7 +7,8 @@ EnginewrightError                  1   500
 │   ├── BuildError                 4   500   a build that cannot finish
 │   ├── RequestError               2   400   one request that cannot run; names the field in `param`
 │   │   ├── ContextLengthError     2   400   prompt and answer do not fit the engine's limits
-│   │   └── ModelNotFoundError     2   404
+│   │   ├── ModelNotFoundError     2   404
+│   │   └── NotFoundError          2   404   something else that a request names and is not here
 ├── EngineError                    5   500   an engine folder that cannot be used
 │   ├── EngineDamagedError         5   500   bytes missing or changed since the build
 │   ├── EngineVersionError         6   500   written by a newer or unknown schema
@@ -16,7 +17,9 @@ EnginewrightError                  1   500
 ├── OverloadedError                9   429   the queue is full; try again later
 ├── ExecutorDiedError              10  503   the executor process has ended
 ├── StepFailedError                11  500   a step of the model failed; only its requests are hurt
-└── ServerStoppingError            12  503   the server ends before the request could
+├── ServerStoppingError            12  503   the server ends before the request could
+├── DeadlineExceededError          13  504   the request's own deadline has passed
+└── QueueTimeoutError              14  408   a request waited longer than it wanted to
 
 A message says what was found, what was expected and what to do, in one sentence.
 """
@@ -84,6 +87,13 @@ class ModelNotFoundError(RequestError):
     code = "model_not_found"
 
 
+class NotFoundError(RequestError):
+    """The request names something that is not here: a response, a running request."""
+
+    http_status = 404
+    code = "not_found"
+
+
 class EngineError(EnginewrightError):
     """An engine folder cannot be used."""
 
@@ -148,3 +158,19 @@ class ServerStoppingError(EnginewrightError):
     exit_code = 12
     http_status = 503
     code = "server_stopping"
+
+
+class DeadlineExceededError(EnginewrightError):
+    """The deadline that came with the request has passed before its answer was complete."""
+
+    exit_code = 13
+    http_status = 504
+    code = "deadline_exceeded"
+
+
+class QueueTimeoutError(EnginewrightError):
+    """A request waited for its start longer than its `queue_timeout`."""
+
+    exit_code = 14
+    http_status = 408
+    code = "queue_timeout"

@@ -67,7 +67,7 @@ class StepResult:
 
     tokens: Int32Array  # [rows]
     logprobs: Float32Array  # [rows]; NaN where not asked
-    top_ids: Int32Array  # [rows, max(num_logprobs)], descending; -1 pads
+    top_ids: Int32Array  # [rows, max(num_logprobs)], descending, -1 pads; [0, 0] if nobody asked
     top_logprobs: Float32Array  # [rows, max(num_logprobs)]
     step_seconds: float  # from launch to completion, as the device saw it
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from . import machine
 from .abi_cpu import ABI_VERSION, BatchStruct, Options, ResultStruct, SamplingStruct, load_library
@@ -25,6 +23,7 @@ from .errors import (
 from .kv_pool import KvPool, count_blocks
 from .manifest import Limits
 from .session import Batch, Float32Array, Int32Array, Sampling, SessionLimits, StepResult
+from .weights_map import WeightsMap
 
 CODE_FILE = "rank0.engine"
 WEIGHTS_FILE = "rank0.weights"
@@ -55,6 +54,7 @@ class CpuSession:
         kv_cache_memory: int | None = None,
         max_batch_size: int | None = None,
         max_num_tokens: int | None = None,
+        huge_pages: bool | None = None,
     ) -> None:
         self._engine: int | None = None
         manifest = engine.manifest
@@ -88,7 +88,10 @@ class CpuSession:
                 f"the code of {engine.folder} has KV blocks of {self._library.ew_block_bytes()} "
                 f"bytes and its manifest says {manifest.kv.block_bytes}; build the engine again"
             )
-        self._map_weights(engine)
+        self._weights = WeightsMap(
+            engine.folder / WEIGHTS_FILE, manifest.files[WEIGHTS_FILE].bytes, huge_pages
+        )
+        self._weights_address = self._weights.address
         options = Options(threads, limits.max_num_tokens, batch, 1)
         working = self._library.ew_working_bytes(ctypes.byref(options))
         self._pool = KvPool(manifest.kv, count_blocks(manifest.kv, limits, kv_cache_memory))
@@ -115,6 +118,9 @@ class CpuSession:
 
     def launch(self, batch: Batch) -> None:
         """Start a step's forward pass. Raises StepFailedError if the engine refuses the batch."""
+        if self._weights.address != self._weights_address and not self._flights:
+            self._weights_address = self._weights.address
+            self._library.ew_use_weights(self._engine, self._weights_address)
         arrays = (
             batch.token_ids,
             batch.seq_starts,
@@ -184,6 +190,22 @@ class CpuSession:
         self.wait()
         return logits
 
+    def settle(self) -> None:
+        """Wait until the weights lie where they will stay, so that steps can be timed."""
+        self._weights.settle()
+
+    def profile(self, on: bool) -> None:
+        """Switch the engine's own profile on or off."""
+        self._library.ew_profile(self._engine, int(on))
+
+    def read_profile(self) -> list[tuple[str, float, int]]:
+        """Return name, seconds and calls of every slot, all threads added up, and start anew."""
+        slots = self._library.ew_profile_slots()
+        seconds, calls = np.zeros(slots), np.zeros(slots, np.int64)
+        self._library.ew_profile_read(self._engine, seconds.ctypes.data, calls.ctypes.data)
+        names = [self._library.ew_profile_name(i).decode() for i in range(slots)]
+        return list(zip(names, seconds.tolist(), calls.tolist(), strict=True))
+
     def copy_block(self, source: int, target: int) -> None:
         """Copy one KV block, all layers of it, onto another."""
         self._pool.copy(source, target)
@@ -198,21 +220,7 @@ class CpuSession:
         self._library.ew_close(self._engine)
         self._engine = None
         self._pool.close()
-        del self._weights
-
-    def _map_weights(self, engine: Engine) -> None:
-        path = engine.folder / WEIGHTS_FILE
-        try:
-            with path.open("rb") as file:
-                memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            raise EngineDamagedError(
-                f"{path} cannot be mapped ({error}); build the engine again"
-            ) from error
-        if hasattr(mmap, "MADV_WILLNEED"):
-            memory.madvise(mmap.MADV_WILLNEED)
-        self._weights: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
-        self._weights_address = self._weights.ctypes.data
+        self._weights.close()
 
 
 def _sampling_struct(s: Sampling) -> SamplingStruct:

@@ -13,22 +13,22 @@ from starlette.routing import Route
 
 from ..runtime.errors import EnginewrightError
 from ..runtime.version import VERSION
-from .openai.chat import chat_completions
-from .openai.completions import completions
-from .openai.errors import error_body, json_response, on_bug, on_enginewright_error, on_http_error
-from .openai.models import get_model, list_models
+from .dashboard.routes import DASHBOARD_ROUTES
+from .endpoints import api_routes
+from .openai.errors import json_response, on_bug, on_enginewright_error, on_http_error
+from .openapi import openapi
+from .operation.health import HEALTH_ROUTES
 from .service import Service, service_of
 
 
-def create_app(service: Service) -> Starlette:
+def create_app(service: Service, dashboard: bool = True) -> Starlette:
     """Return the ASGI application that serves `service`; it does not own the client."""
     app = Starlette(
         routes=[
-            Route("/v1/completions", completions, methods=["POST"]),
-            Route("/v1/chat/completions", chat_completions, methods=["POST"]),
-            Route("/v1/models", list_models),
-            Route("/v1/models/{name:path}", get_model),
-            Route("/health", health),
+            *api_routes(),
+            Route("/openapi.json", openapi),
+            *HEALTH_ROUTES,
+            *(DASHBOARD_ROUTES if dashboard else ()),
             Route("/version", version),
             Route("/metrics", metrics),
         ],
@@ -40,14 +40,6 @@ def create_app(service: Service) -> Starlette:
     )
     app.state.service = service
     return app
-
-
-async def health(request: Request) -> Response:
-    """Answer 200 while the executor process lives, 503 after its end."""
-    if service_of(request).client.alive:
-        return json_response({"status": "ok"})
-    message = "the executor process has ended; restart the server"
-    return json_response(error_body(503, message, None, "executor_died"), 503)
 
 
 async def version(_: Request) -> Response:

@@ -50,32 +50,40 @@ class Mailbox:
 class AsyncGeneration:
     """One generation as an asynchronous iterator over batches of deltas."""
 
-    def __init__(self, generation: Generation, mailbox: Mailbox, observer: Observer) -> None:
+    def __init__(
+        self,
+        generation: Generation,
+        mailbox: Mailbox,
+        observer: Observer,
+        request_id: str | None = None,
+    ) -> None:
         self.generation = generation
+        self.request_id = request_id  # the client's name for the request, by which it is cancelled
         self._mailbox = mailbox
         self._observer = observer
         self._ready: list[Delta] = []
         self._waiter: asyncio.Future[None] | None = None
 
-    async def start(self) -> None:
-        """Submit and wait for the first output.
+    async def start(self, patience: float | None = None) -> None:
+        """Submit and wait for the first output, for `patience` seconds at most.
 
         Raises what the executor refused the request with, so that no stream opens on it.
         """
         self.generation.submit(self._post)
-        await self._wait()
+        await self._wait(patience)
         for delta in self._ready:
             if delta.error is not None:
                 self.abort()
                 raise delta.error
 
-    async def batches(self) -> AsyncIterator[list[Delta]]:
+    async def batches(self, patience: float | None = None) -> AsyncIterator[list[Delta]]:
         """Yield all deltas, as many at a time as have arrived; ends when every choice has.
 
-        Raises the error of a choice that failed, after aborting the others.
+        An empty list says that nothing has arrived in `patience` seconds. Raises the error of a
+        choice that failed, after aborting the others.
         """
         while self._ready or not self.generation.finished:
-            await self._wait()
+            await self._wait(patience)
             ready, self._ready = self._ready, []
             for delta in ready:
                 if delta.error is not None:
@@ -104,14 +112,21 @@ class AsyncGeneration:
     def _add(self, delta: Delta) -> None:
         self._observer.on_delta(delta)
         self._ready.append(delta)
+        self._wake()
+
+    def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def _wait(self) -> None:
+    async def _wait(self, patience: float | None) -> None:
         if self._ready:
             return
-        self._waiter = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = None if patience is None else loop.call_later(patience, self._wake)
         try:
             await self._waiter
         finally:
             self._waiter = None
+            if timer is not None:
+                timer.cancel()

@@ -20,6 +20,8 @@ COMMANDS = {
     "generate": "Continue prompts with an engine.",
     "chat": "Talk to an engine.",
     "serve": "Serve an engine over OpenAI's HTTP API.",
+    "bench": "Measure an engine, or a server.",
+    "eval": "Tell how good an engine is.",
 }
 
 _INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended

@@ -14,8 +14,10 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from ..runtime.errors import EnginewrightError
 from .client import Client
+from .operation.stats_probe import StatsProbe
+
+_PATIENCE_SECONDS = 5.0  # a scrape must end, also when the executor hangs
 
 _GAUGES = {
     "running": ("num_requests_running", "Sequences that have KV blocks and take part in steps."),
@@ -24,6 +26,10 @@ _GAUGES = {
     "free_blocks": ("kv_blocks_free", "KV blocks that are free."),
     "num_blocks": ("kv_blocks_max", "KV blocks in the pool."),
     "kv_tokens": ("kv_tokens", "Tokens in the KV blocks that are used."),
+    "waiting_tokens": ("waiting_tokens", "Prompt tokens in the queue."),
+    "cached_blocks": ("kv_blocks_cached", "KV blocks that nobody holds and the cache keeps."),
+    "pinned_blocks": ("kv_blocks_pinned", "KV blocks that the cache may not drop."),
+    "context": ("num_requests_context", "Running sequences that still read their prompt."),
 }
 _COUNTERS = {
     "steps": ("steps", "Steps that ran."),
@@ -31,6 +37,8 @@ _COUNTERS = {
     "busy_seconds": ("busy_seconds", "Time spent in steps."),
     "prompt_tokens": ("computed_prompt_tokens", "Prompt tokens computed."),
     "cached_tokens": ("cached_prompt_tokens", "Prompt tokens found in the KV cache."),
+    "wasted_tokens": ("wasted_tokens", "Tokens computed for answers that had ended."),
+    "pauses": ("preemptions", "Sequences that lost their KV blocks to others for a while."),
 }
 _HISTOGRAMS = {
     "batch_size": ("batch_size", "Sequences in a step."),
@@ -38,13 +46,19 @@ _HISTOGRAMS = {
     "host_seconds": ("step_host_seconds", "Time of a step that the device was not busy."),
 }
 _VLLM = ("num_requests_running", "num_requests_waiting")
+_VLLM_COUNTERS = {
+    "vllm:prefix_cache_queries": (("prompt_tokens", "cached_tokens"), "Prompt tokens looked up."),
+    "vllm:prefix_cache_hits": (("cached_tokens",), "Prompt tokens found."),
+    "vllm:num_preemptions": (("pauses",), "Sequences paused."),
+}
 
 
 class ExecutorCollector(Collector):
-    """Reads `Client.stats()`; a dead executor shows as `enginewright_up 0`."""
+    """Asks for statistics; an executor that gives none shows as `enginewright_up 0`."""
 
-    def __init__(self, client: Client, labels: Mapping[str, str]) -> None:
+    def __init__(self, client: Client, probe: StatsProbe, labels: Mapping[str, str]) -> None:
         self._client = client
+        self._probe = probe
         self._names = list(labels)
         self._values = list(labels.values())
 
@@ -53,38 +67,42 @@ class ExecutorCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Return all families; blocks until the executor has answered."""
-        stats: Mapping[str, Any] = {}
-        up = self._client.alive
-        if up:
-            try:
-                stats = self._client.stats()
-            except EnginewrightError:
-                up = False
-        yield self._gauge("enginewright_up", "Whether the executor process runs.", float(up))
-        if up:
+        """Return all families; blocks until the executor has answered, for a while at most."""
+        stats = self._probe.ask(_PATIENCE_SECONDS) if self._client.alive else None
+        text = "Whether the executor process runs and answers."
+        yield self._gauge("enginewright_up", text, float(stats is not None))
+        text = "For how long the executor has left a question open."
+        silent = self._probe.silent_seconds if self._client.alive else 0.0
+        yield self._gauge("enginewright_executor_silent_seconds", text, silent)
+        if stats is not None:
             yield from self._families(stats)
 
     def _families(self, stats: Mapping[str, Any]) -> Iterator[Metric]:
         for key, (name, text) in _GAUGES.items():
-            yield self._gauge(f"enginewright_{name}", text, stats[key])
-            if name in _VLLM:
-                yield self._gauge(f"vllm:{name}", text, stats[key])
+            if key in stats:
+                yield self._gauge(f"enginewright_{name}", text, stats[key])
+                if name in _VLLM:
+                    yield self._gauge(f"vllm:{name}", text, stats[key])
         used = stats["used_blocks"] / max(stats["num_blocks"], 1)
         for prefix in ("enginewright_", "vllm:"):
             yield self._gauge(f"{prefix}kv_cache_usage_perc", "Part of the KV blocks used.", used)
+        room = stats["used_blocks"] * self._client.info.block_tokens
+        empty = 1 - stats["kv_tokens"] / room if room else 0.0
+        text = "Part of the used KV blocks that holds no token."
+        yield self._gauge("enginewright_kv_fragmentation", text, max(empty, 0.0))
         for key, (name, text) in _COUNTERS.items():
-            counter = CounterMetricFamily(f"enginewright_{name}", text, labels=self._names)
-            counter.add_metric(self._values, stats[key])
-            yield counter
-        rejected = CounterMetricFamily(
-            "enginewright_rejected_requests",
-            "Requests the executor refused, by cause.",
-            labels=[*self._names, "cause"],
+            if key in stats:
+                yield self._counter(f"enginewright_{name}", text, stats[key])
+        for name, (keys, text) in _VLLM_COUNTERS.items():
+            yield self._counter(name, text, sum(stats.get(key, 0) for key in keys))
+        yield self._by_cause(
+            CounterMetricFamily,
+            "rejected_requests",
+            "Requests refused.",
+            stats["rejected_by_cause"],
         )
-        for cause, count in stats["rejected_by_cause"].items():
-            rejected.add_metric([*self._values, cause], count)
-        yield rejected
+        waiting = stats.get("waiting_by_cause", {})
+        yield self._by_cause(GaugeMetricFamily, "waiting_by_cause", "Why requests wait.", waiting)
         for key, (name, text) in _HISTOGRAMS.items():
             yield self._histogram(f"enginewright_{name}", text, stats[key])
 
@@ -92,6 +110,23 @@ class ExecutorCollector(Collector):
         gauge = GaugeMetricFamily(name, text, labels=self._names)
         gauge.add_metric(self._values, value)
         return gauge
+
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        counter = CounterMetricFamily(name, text, labels=self._names)
+        counter.add_metric(self._values, value)
+        return counter
+
+    def _by_cause(
+        self,
+        kind: type[CounterMetricFamily | GaugeMetricFamily],
+        name: str,
+        text: str,
+        causes: Mapping[str, float],
+    ) -> Metric:
+        family = kind(f"enginewright_{name}", text, labels=[*self._names, "cause"])
+        for cause, count in causes.items():
+            family.add_metric([*self._values, cause], count)
+        return family
 
     def _histogram(self, name: str, text: str, data: Mapping[str, Any]) -> Metric:
         family = HistogramMetricFamily(name, text, labels=self._names)

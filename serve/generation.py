@@ -128,6 +128,9 @@ class Generation:
         self._client = client
         self._params = params
         self._eos_token_ids = tokenizer.eos_token_ids
+        self._bad_words = [
+            ids for word in params.bad_words or () for ids in tokenizer.spellings(word)
+        ]
         self.choices = [
             Choice(
                 index,
@@ -149,7 +152,7 @@ class Generation:
         try:
             for choice in self.choices:
                 number, index = divmod(choice.index, self._params.n)
-                params = self._params.resolve(self._eos_token_ids, index)
+                params = self._params.resolve(self._eos_token_ids, index, self._bad_words)
                 self._client.submit(
                     choice.request_id, self.prompts[number], params, partial(sink, choice)
                 )

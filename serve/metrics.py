@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -11,7 +10,10 @@ from prometheus_client.registry import Collector
 
 from .client import Client
 from .executor_metrics import ExecutorCollector
-from .generation import Delta
+from .operation.stats_probe import StatsProbe
+from .operation.traffic import Traffic
+from .request_observer import RequestObserver
+from .server_metrics import ServerCollector
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
@@ -22,7 +24,9 @@ _REASONS = {"cancelled": "abort"}  # vLLM's word for it
 class Metrics:
     """All metrics of one server, in a registry of its own."""
 
-    def __init__(self, client: Client, model_name: str) -> None:
+    def __init__(
+        self, client: Client, model_name: str, probe: StatsProbe, traffic: Traffic
+    ) -> None:
         self._labels = (model_name, "0")
         self._registry = CollectorRegistry()
         self._aliases = _Aliases()
@@ -37,6 +41,12 @@ class Metrics:
         )
         self.queue_time = self._histogram(
             "request_queue_time_seconds", "From arrival in the executor to the start.", _SECONDS
+        )
+        self.prefill_time = self._histogram(
+            "request_prefill_time_seconds", "From the start to the first token.", _SECONDS
+        )
+        self.decode_time = self._histogram(
+            "request_decode_time_seconds", "From the first token to the last.", _SECONDS
         )
         self.per_output_token = self._histogram(
             "request_time_per_output_token_seconds",
@@ -65,9 +75,9 @@ class Metrics:
             registry=self._registry,
         )
         self._registry.register(self._aliases)
-        self._registry.register(
-            ExecutorCollector(client, dict(zip(_LABELS, self._labels, strict=True)))
-        )
+        labels: dict[str, str] = dict(zip(_LABELS, self._labels, strict=True))
+        self._registry.register(ExecutorCollector(client, probe, labels))
+        self._registry.register(ServerCollector(client, traffic, labels))
 
     def observe(self, prompt_tokens: int) -> RequestObserver:
         """Return the observer of a request that arrives now."""
@@ -96,52 +106,6 @@ class Metrics:
         parent = Counter(f"enginewright_{name}", text, _LABELS, registry=self._registry)
         self._aliases.add(parent)
         return parent.labels(*self._labels)
-
-
-class RequestObserver:
-    """Times one request's choices."""
-
-    def __init__(self, metrics: Metrics, prompt_tokens: int) -> None:
-        self._metrics = metrics
-        self._prompt_tokens = prompt_tokens
-        self._arrived = time.perf_counter()
-        self._started = False
-        # Of each choice: time of its first and of its newest token, and how many it has.
-        self._choices: dict[int, tuple[float, float, int]] = {}
-
-    def on_delta(self, delta: Delta) -> None:
-        """Take one delta of a choice."""
-        metrics = self._metrics
-        now = time.perf_counter()
-        count = len(delta.token_ids)
-        if count:
-            metrics.generation_tokens.inc(count)
-            first, newest, total = self._choices.get(delta.index, (now, -1.0, 0))
-            if total:
-                metrics.inter_token.observe((now - newest) / count)
-            else:
-                self._first_token(now, delta)
-            self._choices[delta.index] = (first, now, total + count)
-        if delta.finish_reason is not None:
-            self._end(now, delta)
-
-    def _first_token(self, now: float, delta: Delta) -> None:
-        self._metrics.first_token.observe(now - self._arrived)
-        if delta.queue_seconds is not None:
-            self._metrics.queue_time.observe(delta.queue_seconds)
-        if not self._started:
-            self._started = True
-            self._metrics.prompt_tokens.inc(self._prompt_tokens)
-            self._metrics.request_prompt_tokens.observe(self._prompt_tokens)
-
-    def _end(self, now: float, delta: Delta) -> None:
-        self._metrics.end(delta.finish_reason or "error")
-        self._metrics.end_to_end.observe(now - self._arrived)
-        first, _, total = self._choices.get(delta.index, (now, now, 0))
-        if total:
-            self._metrics.request_generation_tokens.observe(total)
-        if total > 1:
-            self._metrics.per_output_token.observe((now - first) / (total - 1))
 
 
 class _Aliases(Collector):

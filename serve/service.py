@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, cast
+from typing import cast
 from weakref import WeakSet
 
 from starlette.requests import HTTPConnection
@@ -15,14 +15,18 @@ from ..executor.sampling import SamplingParams
 from ..runtime.errors import (
     ExecutorDiedError,
     ModelNotFoundError,
-    RequestError,
     ServerStoppingError,
 )
 from .async_generation import AsyncGeneration, Mailbox
-from .chat_template import ChatTemplate
 from .client import Client
+from .conversation.dialect import Dialect
+from .dashboard.state import PageState
 from .generation import Generation
 from .metrics import Metrics
+from .operation.context_limit import within_context
+from .operation.stats_probe import StatsProbe
+from .operation.traffic import Traffic
+from .response_store import ResponseStore
 from .tokenizer import Tokenizer
 
 MAX_BODY_BYTES = 8 << 20
@@ -38,13 +42,24 @@ class Service:
         tokenizer: Tokenizer,
         model_name: str,
         max_body_bytes: int = MAX_BODY_BYTES,
+        max_context: int | None = None,
+        hang_timeout: float = 60.0,
+        strict: bool = False,
+        keep_alive_seconds: float | None = 15.0,
     ) -> None:
         self.client = client
         self.tokenizer = tokenizer
         self.model_name = model_name
         self.max_body_bytes = max_body_bytes
+        self.max_context = max_context  # tokens of prompt and answer; None: the engine's limit
+        self.strict = strict  # unknown fields are refused
+        self.keep_alive_seconds = keep_alive_seconds  # of a silent stream; None: no comments
+        self.responses = ResponseStore()
+        self.traffic = Traffic()
+        self.probe = StatsProbe(client, hang_timeout)
+        self.page = PageState(client, self.probe, self.traffic, model_name)
         self.created = int(time.time())
-        self.metrics = Metrics(client, model_name)
+        self.metrics = Metrics(client, model_name, self.probe, self.traffic)
         self._live: WeakSet[AsyncGeneration] = WeakSet()
 
     def check_model(self, name: str | None) -> None:
@@ -61,27 +76,34 @@ class Service:
             return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens)
         return self.tokenizer.encode(text, add_special_tokens)
 
-    async def chat_prompt(
-        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
-    ) -> list[int]:
-        """Return a conversation's token ids; raises RequestError."""
-        if not messages:
-            raise RequestError("messages is empty; it needs at least one message", "messages")
-        text = self._template.render(messages, **variables)
-        return await self.encode(text, add_special_tokens=False)
-
     def generation(
-        self, prompts: Sequence[Sequence[int]], params: SamplingParams
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams,
+        request_id: str | None = None,
     ) -> AsyncGeneration:
-        """Return a generation that is ready to start; raises ExecutorDiedError."""
+        """Return a generation that is ready to start; `request_id` is the client's name for it.
+
+        Raises ExecutorDiedError; ContextLengthError for what exceeds the server's own limit.
+        """
         if not self.client.alive:
             raise ExecutorDiedError("the executor process has ended; restart the server")
+        if self.max_context is not None:
+            params = within_context(prompts, params, self.max_context)
         generation = Generation(self.client, self.tokenizer, prompts, params)
         prompt_tokens = sum(map(len, generation.prompts))
         observer = self.metrics.observe(prompt_tokens)
-        live = AsyncGeneration(generation, self._mailbox, observer)
+        live = AsyncGeneration(generation, self._mailbox, observer, request_id)
         self._live.add(live)
         return live
+
+    def cancel(self, request_id: str) -> int:
+        """End the requests of that id that run; return how many there were."""
+        found = [one for one in list(self._live) if one.request_id == request_id]
+        running = [one for one in found if not one.generation.finished]
+        for generation in running:
+            generation.abort()
+        return len(running)
 
     def stop(self) -> None:
         """End every request that runs, with an error that says why."""
@@ -93,8 +115,9 @@ class Service:
         return Mailbox(asyncio.get_running_loop())
 
     @cached_property
-    def _template(self) -> ChatTemplate:
-        return ChatTemplate.of(self.tokenizer)
+    def dialect(self) -> Dialect:
+        """How the model converses; raises RequestError if it cannot."""
+        return Dialect(self.tokenizer)
 
 
 def service_of(connection: HTTPConnection) -> Service:

@@ -40,12 +40,22 @@ class Tokenizer:
         self.sampling_defaults: dict[str, float | int] = {
             name: generation[name] for name in _DEFAULT_FIELDS if generation.get(name) is not None
         }
+        self._special_ids = {
+            token.content: token_id
+            for token_id, token in self._raw.get_added_tokens_decoder().items()
+            if token.special
+        }
         self._bytes = _token_bytes_rule(self._raw)
         self._token_bytes: dict[int, bytes] = {}
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of a text."""
         return self._raw.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def spellings(self, word: str) -> list[list[int]]:
+        """Return the token ids of a word at the start of a text and after a space."""
+        both = [self.encode(text, add_special_tokens=False) for text in (word, f" {word}")]
+        return [ids for number, ids in enumerate(both) if ids and ids not in both[:number]]
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of token ids; bytes that are not UTF-8 become U+FFFD."""
@@ -54,6 +64,10 @@ class Tokenizer:
     def stream_step(self, stream: DecodeStream, token_id: int) -> str | None:
         """Push one token id through a decode stream."""
         return stream.step(self._raw, token_id)
+
+    def special_token_id(self, text: str) -> int | None:
+        """Return the id of the special token that a text is; None if it is none."""
+        return self._special_ids.get(text)
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return what one token adds to the output, as raw bytes."""

@@ -32,7 +32,7 @@ class AssignFormats(Pass):
                     formats[matrix] = self._config.head_format if is_head else format
         modified = False
         for weight, format in formats.items():
-            group = self._config.weight_group if format == "int8" else 0
+            group = self._config.group if format == "int8" else 0
             if (weight.format, weight.group) != (format, group):
                 weight.format, weight.group = format, group
                 modified = True

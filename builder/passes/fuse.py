@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os.path
 from collections.abc import Sequence
+from itertools import takewhile
 
 from ..network import Network, Node, Value, Weight, concatenate_weights
 from ..ops import make_node
@@ -44,12 +44,16 @@ def stacked_linear(network: Network, linears: Sequence[Node]) -> Node:
 
 def joined_name(names: Sequence[str]) -> str:
     """Return one name for what `names` differ in: a.q.weight, a.k.weight -> a.q_k.weight."""
-    prefix = os.path.commonprefix(list(names)).rpartition(".")[0]
-    tails = [name[len(prefix) :].lstrip(".") for name in names]
-    ends = os.path.commonprefix([tail[::-1] for tail in tails])[::-1]
-    suffix = ends[ends.index(".") :] if "." in ends else ""
-    middle = "_".join(tail[: len(tail) - len(suffix)] for tail in tails)
-    return f"{prefix}.{middle}{suffix}" if prefix else f"{middle}{suffix}"
+    parts = [name.split(".") for name in names]
+    head = _shared(parts)
+    tail = _shared([part[head:][::-1] for part in parts])
+    middle = ["_".join(".".join(part[head : len(part) - tail]) for part in parts)]
+    return ".".join(parts[0][:head] + middle + parts[0][len(parts[0]) - tail :])
+
+
+def _shared(lists: Sequence[Sequence[str]]) -> int:
+    """Return how many first elements all lists have in common."""
+    return len(list(takewhile(lambda words: len(set(words)) == 1, zip(*lists, strict=False))))
 
 
 def _stack(linears: Sequence[Node], index: int) -> tuple[str, list[Weight]]:

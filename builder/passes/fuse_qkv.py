@@ -27,7 +27,7 @@ class FuseQkv(Pass):
 
 
 def _projection(network: Network, value: Value | None) -> Node | None:
-    """Walk up from an attention's input through norm and rotation to the linear, if there is one."""
+    """Walk up from an attention's input through norm and rotation to the linear, if any."""
     while value is not None and only_user(network, value) is not None:
         node = network.producer(value)
         if node is None or is_plain_linear(node):

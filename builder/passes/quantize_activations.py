@@ -17,7 +17,7 @@ class QuantizeActivations(Pass):
     requires = ("assign_formats",)
 
     def __init__(self, config: BuildConfig) -> None:
-        self._group = config.activation_group
+        self._group = config.group
 
     def run(self, network: Network) -> bool:
         """Quantize the input of every linear whose weight's format multiplies integers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ..network import Network, Node, Value, Weight
 
@@ -177,6 +178,6 @@ def _layer_stride(iterations: Sequence[Sequence[Node]]) -> int | None:
         for nodes in zip(*iterations, strict=True)
         if "layer" in nodes[0].attrs
     ]
-    strides = {b - a for column in columns for a, b in zip(column, column[1:], strict=False)}
+    strides = {b - a for column in columns for a, b in pairwise(column)}
     layers = {column[0] for column in columns}
     return strides.pop() if strides == {len(layers)} else None

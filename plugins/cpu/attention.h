@@ -9,7 +9,7 @@
  *   EW_KV_F32   keys [d][EW_BLOCK] floats, values [EW_BLOCK][dv] floats
  *   EW_KV_BF16  the same in bf16
  *   EW_KV_INT8  keys [d / 4][EW_BLOCK][4] bytes + EW_OFFSET, a float scale a position,
- *               values [EW_BLOCK][dv] bytes, a float scale a position
+ *               values [EW_BLOCK / 2][dv][2] bytes, a float scale a position
  * with d = EW_HEAD_DIM padded to a multiple of 4 and dv = EW_HEAD_DIM padded to whole vectors.
  */
 #ifndef EW_ATTENTION_H
@@ -49,6 +49,11 @@ typedef struct {
     float query_scale[EW_ITEM_ROWS];
     float high[EW_ITEM_ROWS], weight[EW_ITEM_ROWS]; /* running maximum and sum of weights */
     uint8_t seen[EW_ITEM_ROWS];
+    const uint8_t *heads[EW_SPLIT / EW_BLOCK]; /* the split's blocks */
+#if EW_KV == EW_KV_INT8
+    int16_t weights[EW_ITEM_ROWS][EW_SPLIT] EW_ALIGNED; /* in units of `unit` */
+    float unit[EW_ITEM_ROWS];
+#endif
 } ew_attention_scratch;
 
 EW_INLINE uint8_t *ew_kv_head(uint8_t *pool, size_t block_bytes, int block, int layer, int head) {
@@ -86,9 +91,9 @@ EW_INLINE void ew_kv_write_head(uint8_t *head, int slot, const float *key, const
     uint8_t *values = head + EW_KEY_BYTES;
     for (int i = EW_HEAD_DIM; i < EW_KEY_DIM; i++) head[(size_t)(i / 4) * EW_BLOCK * 4 + slot * 4 + i % 4] = EW_OFFSET;
     key_scales[slot] = ew_quantize_head(key, EW_HEAD_DIM, (int8_t *)head + slot * 4, EW_BLOCK * 4, 1, EW_OFFSET, 0);
-    int8_t *row = (int8_t *)values + (size_t)slot * EW_VALUE_DIM;
-    memset(row, 0, EW_VALUE_DIM);
-    ((float *)(values + EW_BLOCK * EW_VALUE_DIM))[slot] = ew_quantize_head(value, EW_HEAD_DIM, row, 4, 1, 0, 0);
+    int8_t *row = (int8_t *)values + (size_t)(slot / 2) * EW_VALUE_DIM * 2 + slot % 2;
+    for (int i = EW_HEAD_DIM; i < EW_VALUE_DIM; i++) row[i * 2] = 0;
+    ((float *)(values + EW_BLOCK * EW_VALUE_DIM))[slot] = ew_quantize_head(value, EW_HEAD_DIM, row, 8, 2, 0, 0);
 #elif EW_KV == EW_KV_BF16
     uint16_t *keys = (uint16_t *)head, *row = (uint16_t *)(head + EW_KEY_BYTES) + (size_t)slot * EW_VALUE_DIM;
     memset(row, 0, EW_VALUE_DIM * 2);
@@ -157,54 +162,120 @@ EW_INLINE void ew_scores(const int rows, const ew_attention_scratch *z, int row,
 #endif
 }
 
-/* Adds the values of positions [first, last) of one block, weighted, to `vectors` vectors of `rows` rows. */
-EW_INLINE void ew_weigh(const int rows, const int vectors, const uint8_t *values, int first, int last, const float (*weights)[EW_SPLIT], int row, int at, float (*sum)[EW_VALUE_DIM], int column) {
+/* Values of the positions [skip * EW_BLOCK, visible) of a split, weighted and added up: `vectors` vectors from
+ * `column` of `rows` rows. int8 values are multiplied by 16-bit weights in integers: a split's sum is at
+ * most EW_SPLIT * 127 * 32767 < 2^31, so it is exact, and positions behind `visible` have the weight 0. */
+EW_INLINE void ew_weigh(const int rows, const int vectors, ew_attention_scratch *z, int row, int column, int skip, int visible) {
+#if EW_KV == EW_KV_INT8
+    vi acc[rows][vectors];
+    EW_UNROLL
+    for (int r = 0; r < rows; r++)
+        EW_UNROLL
+        for (int v = 0; v < vectors; v++) acc[r][v] = vi_set1(0);
+    for (int b = skip; b * EW_BLOCK < visible; b++) {
+        const uint8_t *values = z->heads[b] + EW_KEY_BYTES + column * 2;
+        for (int t = 0; t < EW_BLOCK; t += 2) {
+            vw value[vectors];
+            EW_UNROLL
+            for (int v = 0; v < vectors; v++) value[v] = vw_from_bytes(values + t * EW_VALUE_DIM + v * EW_LANES * 2);
+            EW_UNROLL
+            for (int r = 0; r < rows; r++) {
+                vw w = vw_set1(&z->weights[row + r][b * EW_BLOCK + t]);
+                EW_UNROLL
+                for (int v = 0; v < vectors; v++) acc[r][v] = vi_dot16(acc[r][v], value[v], w);
+            }
+        }
+    }
+    EW_UNROLL
+    for (int r = 0; r < rows; r++)
+        EW_UNROLL
+        for (int v = 0; v < vectors; v++) vf_store(z->split[row + r] + column + v * EW_LANES, vf_from_vi(acc[r][v]) * z->unit[row + r]);
+#else
     vf acc[rows][vectors];
     EW_UNROLL
     for (int r = 0; r < rows; r++)
         EW_UNROLL
-        for (int v = 0; v < vectors; v++) acc[r][v] = vf_load(sum[row + r] + column + v * EW_LANES);
-    for (int t = first; t < last; t++) {
-        vf value[vectors];
-        EW_UNROLL
-        for (int v = 0; v < vectors; v++) {
-            const size_t i = (size_t)t * EW_VALUE_DIM + column + v * EW_LANES;
-#if EW_KV == EW_KV_INT8
-            value[v] = vf_from_bytes((const int8_t *)values + i);
-#elif EW_KV == EW_KV_BF16
-            value[v] = vf_from_bf16((const uint16_t *)values + i);
-#else
-            value[v] = vf_load((const float *)values + i);
-#endif
-        }
-        EW_UNROLL
-        for (int r = 0; r < rows; r++) {
-            vf w = vf_set1(weights[row + r][at + t]);
+        for (int v = 0; v < vectors; v++) acc[r][v] = vf_zero();
+    for (int b = skip; b * EW_BLOCK < visible; b++) {
+        const int end = visible - b * EW_BLOCK < EW_BLOCK ? visible - b * EW_BLOCK : EW_BLOCK;
+        for (int t = 0; t < end; t++) {
+            vf value[vectors];
             EW_UNROLL
-            for (int v = 0; v < vectors; v++) acc[r][v] = vf_fma(w, value[v], acc[r][v]);
+            for (int v = 0; v < vectors; v++) {
+                const size_t i = (size_t)t * EW_VALUE_DIM + column + v * EW_LANES;
+#if EW_KV == EW_KV_BF16
+                value[v] = vf_from_bf16((const uint16_t *)(z->heads[b] + EW_KEY_BYTES) + i);
+#else
+                value[v] = vf_load((const float *)(z->heads[b] + EW_KEY_BYTES) + i);
+#endif
+            }
+            EW_UNROLL
+            for (int r = 0; r < rows; r++) {
+                vf w = vf_set1(z->scores[row + r][b * EW_BLOCK + t]);
+                EW_UNROLL
+                for (int v = 0; v < vectors; v++) acc[r][v] = vf_fma(w, value[v], acc[r][v]);
+            }
         }
     }
     EW_UNROLL
     for (int r = 0; r < rows; r++)
         EW_UNROLL
-        for (int v = 0; v < vectors; v++) vf_store(sum[row + r] + column + v * EW_LANES, acc[r][v]);
+        for (int v = 0; v < vectors; v++) vf_store(z->split[row + r] + column + v * EW_LANES, acc[r][v]);
+#endif
 }
 
-#define EW_ATTENTION_ROWS 3
+/* Rows in equal blocks of at most EW_ATTENTION_ROWS. */
+#if EW_ATTENTION_ROWS == 6
+#define EW_ROW_CASES(CALL) case 1: { CALL(1); break; } case 2: { CALL(2); break; } case 3: { CALL(3); break; } case 4: { CALL(4); break; } case 5: { CALL(5); break; } default: { CALL(6); break; }
+#else
+#define EW_ROW_CASES(CALL) case 1: { CALL(1); break; } case 2: { CALL(2); break; } default: { CALL(3); break; }
+#endif
 #define EW_BY_ROWS(rows, CALL)                                                                   \
-    for (int row = 0; row < (rows); row += EW_ATTENTION_ROWS) switch ((rows) - row) {            \
-        case 1: { CALL(1); break; }                                                              \
-        case 2: { CALL(2); break; }                                                              \
-        default: { CALL(3); break; }                                                             \
+    for (int row = 0, left = ((rows) + EW_ATTENTION_ROWS - 1) / EW_ATTENTION_ROWS, now; left > 0; row += now, left--) { \
+        now = ((rows) - row + left - 1) / left;                                                  \
+        switch (now) { EW_ROW_CASES(CALL) }                                                      \
     }
+
+/* Scores of one row become weights, e to the power of their distance from the row's maximum in this
+ * split; returns the sum of weights and leaves the maximum in `high`. */
+static float ew_soften(ew_attention_scratch *z, int r, int first, int last, int begin, int end, float *high) {
+    float *s = z->scores[r];
+    vf most = vf_set1(-__builtin_inff()), total = vf_zero();
+    for (int i = begin; i < end; i += EW_LANES) {
+        vi t = vi_lanes() + i;
+        vf v = vf_select((t <= last) & (t >= first), vf_load(s + i), vf_set1(-__builtin_inff()));
+        most = vf_max(most, v);
+        vf_store(s + i, v);
+    }
+    *high = vf_maximum(most);
+#if EW_KV == EW_KV_INT8
+    vf heaviest = vf_zero();
+#endif
+    for (int i = begin; i < end; i += EW_LANES) {
+        vf w = vf_exp2(vf_load(s + i) - *high);
+        total += w;
+#if EW_KV == EW_KV_INT8
+        const float *scales = (const float *)(z->heads[i / EW_BLOCK] + EW_KEY_BYTES + EW_BLOCK * EW_VALUE_DIM) + i % EW_BLOCK;
+        w = vf_select(vf_gt(w, vf_zero()), w * vf_load(scales), vf_zero());
+        heaviest = vf_max(heaviest, w);
+#endif
+        vf_store(s + i, w);
+    }
+#if EW_KV == EW_KV_INT8
+    const float heavy = vf_maximum(heaviest), scale = heavy > 0 ? 32767.0f / heavy : 0.0f;
+    z->unit[r] = heavy / 32767.0f + vf_sum(total) * 0.0f;
+    for (int i = begin; i < end; i += EW_LANES) vi_store_shorts(z->weights[r] + i, vi_from_vf(vf_load(s + i) * scale));
+#endif
+    return vf_sum(total);
+}
 
 /* One split: scores, maximum, weights, weighted values; merged into the running result. `base` is the
  * split's first position, `visible` how many of its positions any of the rows sees. */
 EW_INLINE void ew_attend_split(ew_attention_scratch *z, uint8_t *pool, size_t block_bytes, const int32_t *table, int layer, int kv_head, const int *positions, int rows, int base, int visible, int window) {
-    int low = positions[0] - window + 1 - base;
+    const int low = positions[0] - window + 1 - base;
     const int skip = window > 0 && low > 0 ? low / EW_BLOCK : 0, blocks = (visible + EW_BLOCK - 1) / EW_BLOCK;
     for (int b = skip; b < blocks; b++) {
-        const uint8_t *head = ew_kv_head(pool, block_bytes, table[base / EW_BLOCK + b], layer, kv_head);
+        const uint8_t *head = z->heads[b] = ew_kv_head(pool, block_bytes, table[base / EW_BLOCK + b], layer, kv_head);
         for (int c = 0; c < EW_BLOCK; c += 2 * EW_LANES) {
 #define EW_CALL(N) ew_scores(N, z, row, head, c, z->scores, b * EW_BLOCK)
             EW_BY_ROWS(rows, EW_CALL)
@@ -215,46 +286,18 @@ EW_INLINE void ew_attend_split(ew_attention_scratch *z, uint8_t *pool, size_t bl
     for (int r = 0; r < rows; r++) {
         const int last = positions[r] - base, first = window > 0 ? last - window + 1 : 0;
         z->seen[r] = last >= 0 && first < EW_SPLIT;
-        float *s = z->scores[r];
-        vf most = vf_set1(-__builtin_inff()), total = vf_zero();
-        for (int i = skip * EW_BLOCK; i < blocks * EW_BLOCK; i += EW_LANES) {
-            vi t = vi_lanes() + i;
-            vf v = vf_select((t <= last) & (t >= first), vf_load(s + i), vf_set1(-__builtin_inff()));
-            most = vf_max(most, v);
-            vf_store(s + i, v);
-        }
-        high[r] = z->seen[r] ? vf_maximum(most) : 0;
-        for (int b = skip; b < blocks; b++) {
-#if EW_KV == EW_KV_INT8
-            const float *scales = (const float *)(ew_kv_head(pool, block_bytes, table[base / EW_BLOCK + b], layer, kv_head) + EW_KEY_BYTES + EW_BLOCK * EW_VALUE_DIM);
-#endif
-            for (int i = 0; i < EW_BLOCK; i += EW_LANES) {
-                float *p = s + b * EW_BLOCK + i;
-                vf w = vf_exp2(vf_load(p) - high[r]);
-                total += w;
-#if EW_KV == EW_KV_INT8
-                w = vf_select(vf_gt(w, vf_zero()), w * vf_load(scales + i), w);
-#endif
-                vf_store(p, w);
-            }
-        }
-        weight[r] = vf_sum(total);
+        weight[r] = ew_soften(z, r, z->seen[r] ? first : EW_SPLIT, last, skip * EW_BLOCK, blocks * EW_BLOCK, &high[r]);
     }
-    memset(z->split, 0, (size_t)rows * sizeof z->split[0]);
-    for (int b = skip; b < blocks; b++) {
-        const uint8_t *values = ew_kv_head(pool, block_bytes, table[base / EW_BLOCK + b], layer, kv_head) + EW_KEY_BYTES;
-        const int end = visible - b * EW_BLOCK < EW_BLOCK ? visible - b * EW_BLOCK : EW_BLOCK;
-        int column = 0;
-        for (; column + 4 * EW_LANES <= EW_VALUE_DIM; column += 4 * EW_LANES) {
-#define EW_CALL(N) ew_weigh(N, 4, values, 0, end, (const float (*)[EW_SPLIT])z->scores, row, b * EW_BLOCK, z->split, column)
-            EW_BY_ROWS(rows, EW_CALL)
+    int column = 0;
+    for (; column + 4 * EW_LANES <= EW_VALUE_DIM; column += 4 * EW_LANES) {
+#define EW_CALL(N) ew_weigh(N, 4, z, row, column, skip, visible)
+        EW_BY_ROWS(rows, EW_CALL)
 #undef EW_CALL
-        }
-        for (; column < EW_VALUE_DIM; column += EW_LANES) {
-#define EW_CALL(N) ew_weigh(N, 1, values, 0, end, (const float (*)[EW_SPLIT])z->scores, row, b * EW_BLOCK, z->split, column)
-            EW_BY_ROWS(rows, EW_CALL)
+    }
+    for (; column < EW_VALUE_DIM; column += EW_LANES) {
+#define EW_CALL(N) ew_weigh(N, 1, z, row, column, skip, visible)
+        EW_BY_ROWS(rows, EW_CALL)
 #undef EW_CALL
-        }
     }
     for (int r = 0; r < rows; r++) {
         if (!z->seen[r]) continue;

@@ -65,12 +65,22 @@ EW_EXPORT int64_t ew_block_bytes(void);
 EW_EXPORT int64_t ew_working_bytes(const ew_options *options);
 /* Null when memory or threads cannot be had. `weights` and `kv_pool` stay the host's. */
 EW_EXPORT ew_engine *ew_open(const ew_options *options, const uint8_t *weights, uint8_t *kv_pool, const ew_collectives *collectives);
-/* 0, or -1 when two steps are in flight already or the batch is larger than the options allow. */
+/* 0, or -1 when two steps are in flight, the step before was not given to ew_sample yet, or the batch is
+ * larger than the options allow. */
 EW_EXPORT int32_t ew_launch(ew_engine *engine, const ew_batch *batch);
 /* Says how the step launched last is sampled (null for a step that only wants logits) and where its results go. */
 EW_EXPORT int32_t ew_sample(ew_engine *engine, const ew_sampling *sampling, ew_result *result);
 /* Waits for the oldest step in flight; -1 when there is none or it was never given to ew_sample. */
 EW_EXPORT int32_t ew_wait(ew_engine *engine);
+/* Reads the weights from another copy from the next step on; -1 while a step is in flight. */
+EW_EXPORT int32_t ew_use_weights(ew_engine *engine, const uint8_t *weights);
 EW_EXPORT void ew_close(ew_engine *engine);
+
+/* Where the time goes: every call of the emitted code has a name and a slot; slot 0 is waiting at barriers.
+ * Profiling is off until it is first asked for; reading adds all threads up and starts again from zero. */
+EW_EXPORT int32_t ew_profile_slots(void);
+EW_EXPORT const char *ew_profile_name(int32_t slot);
+EW_EXPORT void ew_profile(ew_engine *engine, int32_t on);
+EW_EXPORT void ew_profile_read(ew_engine *engine, double *seconds, int64_t *calls);
 
 #endif

@@ -13,6 +13,7 @@
 #ifndef EW_GEMM_H
 #define EW_GEMM_H
 
+#include "amx.h"
 #include "isa.h"
 
 #define EW_STEPS (EW_GROUP / 4)
@@ -35,6 +36,7 @@ typedef struct {
     size_t residual_stride;
     int rows;
     int first_panel, last_panel; /* this thread's share */
+    int tiles;                   /* AMX tiles may be used */
 } ew_product;
 
 EW_INLINE void ew_rows_q8(const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
@@ -167,7 +169,30 @@ EW_INLINE void ew_epilogue(const int rows, const int kind, const ew_product *m, 
     }
 }
 
-/* Rows are cut into equal blocks of at most EW_MAX_ROWS; a panel is read once for all of them. */
+/* Rows that fill AMX tiles go there, 32 or 16 at a time; the rest is cut into equal blocks of at most
+ * EW_MAX_ROWS. A panel is read once for all of them. */
+#define EW_TILED_f32(m) 0
+#define EW_TILED_bf16(m) 0
+#if defined(EW_HAS_AMX)
+#define EW_TILED_q8(m) ((m)->tiles ? (m)->rows / 16 * 16 : 0)
+#define EW_CONFIGURE_TILES() ew_amx_configure()
+#define EW_TILED_ROWS(THEN)                                                                      \
+    for (int at = 0; at < tiled; at += EW_AMX_SPAN) {                                            \
+        float sum[EW_AMX_SPAN][EW_PANEL] EW_ALIGNED;                                             \
+        const int span = tiled - at < EW_AMX_SPAN ? tiled - at : EW_AMX_SPAN;                    \
+        ew_amx_panel(panel, m->k, m->x + (size_t)at * m->x_stride, m->x_stride, span, sum);      \
+        for (int r = 0; r < span; r++) {                                                         \
+            const int row = at + r;                                                              \
+            vf y[1][EW_VECTORS];                                                                 \
+            for (int v = 0; v < EW_VECTORS; v++) y[0][v] = vf_load(sum[r] + v * EW_LANES);       \
+            THEN(1);                                                                             \
+        }                                                                                        \
+    }
+#else
+#define EW_TILED_q8(m) 0
+#define EW_CONFIGURE_TILES() (void)0
+#define EW_TILED_ROWS(THEN)
+#endif
 #define EW_BLOCK_CASE(N, FORMAT, THEN)                                                           \
     case N: {                                                                                    \
         vf y[N][EW_VECTORS];                                                                     \
@@ -184,10 +209,12 @@ EW_INLINE void ew_epilogue(const int rows, const int kind, const ew_product *m, 
 #define EW_BLOCK_CASES(F, T) EW_BLOCK_CASE(1, F, T) EW_BLOCK_CASE(2, F, T)
 #endif
 #define EW_FOR_BLOCKS(FORMAT, THEN)                                                              \
-    const int blocks = (m->rows + EW_MAX_ROWS - 1) / EW_MAX_ROWS;                                \
+    const int tiled = EW_TILED_##FORMAT(m), blocks = (m->rows - tiled + EW_MAX_ROWS - 1) / EW_MAX_ROWS; \
+    if (tiled) EW_CONFIGURE_TILES();                                                             \
     for (int p = m->first_panel; p < m->last_panel; p++) {                                       \
         const uint8_t *panel = m->panels + (size_t)p * m->panel_bytes;                           \
-        for (int b = 0, row = 0; b < blocks; b++) {                                              \
+        EW_TILED_ROWS(THEN)                                                                      \
+        for (int b = 0, row = tiled; b < blocks; b++) {                                          \
             const int rows = (m->rows - row + blocks - b - 1) / (blocks - b);                    \
             const uint8_t *x = m->x + (size_t)row * m->x_stride;                                 \
             switch (rows) { EW_BLOCK_CASES(FORMAT, THEN) default: break; }                       \

@@ -28,6 +28,7 @@
 #define EW_PANEL 32
 #define EW_OFFSET 128
 #define EW_MAX_ROWS 6
+#define EW_ATTENTION_ROWS 6
 #elif defined(EW_ISA_AVX2)
 #include <immintrin.h>
 #define EW_LANES 8
@@ -38,17 +39,23 @@
 #define EW_OFFSET 0
 #endif
 #define EW_MAX_ROWS 3
+#define EW_ATTENTION_ROWS 3
 #elif defined(EW_ISA_NEON)
 #include <arm_neon.h>
 #define EW_LANES 4
 #define EW_PANEL 16
 #define EW_OFFSET 0
 #define EW_MAX_ROWS 3
+#define EW_ATTENTION_ROWS 3
 #else
-#define EW_LANES 8
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+#define EW_LANES 4
 #define EW_PANEL 16
 #define EW_OFFSET 0
 #define EW_MAX_ROWS 2
+#define EW_ATTENTION_ROWS 3
 #endif
 #define EW_VECTORS (EW_PANEL / EW_LANES)
 
@@ -58,6 +65,8 @@ typedef uint32_t vu __attribute__((vector_size(EW_LANES * 4)));
 typedef int8_t vb __attribute__((vector_size(EW_LANES * 4)));
 typedef int8_t vq __attribute__((vector_size(EW_LANES))); /* EW_LANES bytes */
 typedef uint16_t vh __attribute__((vector_size(EW_LANES * 2)));
+typedef int8_t vp __attribute__((vector_size(EW_LANES * 2))); /* EW_LANES pairs of bytes */
+typedef int16_t vw __attribute__((vector_size(EW_LANES * 4))); /* EW_LANES pairs of 16-bit integers */
 
 EW_INLINE vf vf_load(const float *p) { vf v; memcpy(&v, p, sizeof v); return v; }
 EW_INLINE void vf_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
@@ -84,6 +93,8 @@ EW_INLINE float ew_bf16_to_f32(uint16_t h) { uint32_t u = (uint32_t)h << 16; flo
 /* round to nearest, ties to even; inputs are finite */
 EW_INLINE uint16_t ew_f32_to_bf16(float f) { uint32_t u; memcpy(&u, &f, 4); return (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16); }
 EW_INLINE vb vb_set1(const void *p) { int32_t x; memcpy(&x, p, 4); return (vb)vi_set1(x); }
+EW_INLINE vw vw_set1(const void *p) { int32_t x; memcpy(&x, p, 4); return (vw)vi_set1(x); }
+EW_INLINE vw vw_from_bytes(const void *p) { vp v; memcpy(&v, p, sizeof v); return __builtin_convertvector(v, vw); }
 EW_INLINE float ew_absf(float x) { return x < 0 ? -x : x; }
 
 #if defined(EW_ISA_AVX512)
@@ -93,6 +104,8 @@ EW_INLINE vf vf_max(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b)
 EW_INLINE vf vf_round(vf a) { return (vf)_mm512_roundscale_ps((__m512)a, 8); }
 EW_INLINE vi vi_from_vf(vf a) { return (vi)_mm512_cvtps_epi32((__m512)a); }
 EW_INLINE vi vi_dot(vi c, vb w, vb a) { return (vi)_mm512_dpbusd_epi32((__m512i)c, (__m512i)w, (__m512i)a); }
+EW_INLINE vi vi_dot16(vi c, vw a, vw b) { return (vi)_mm512_dpwssd_epi32((__m512i)c, (__m512i)a, (__m512i)b); }
+EW_INLINE void vi_store_shorts(int16_t *p, vi v) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16((__m512i)v)); }
 EW_INLINE void vi_store_bytes(int8_t *p, vi v) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)v)); }
 EW_INLINE vi vf_gt(vf a, vf b) { return (vi)_mm512_movm_epi32(_mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ)); }
 EW_INLINE int vi_any(vi m) { return _mm512_movepi32_mask((__m512i)m) != 0; }
@@ -114,6 +127,12 @@ EW_INLINE vi vi_dot(vi c, vb w, vb a) {
     return c + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 #endif
+EW_INLINE vi vi_dot16(vi c, vw a, vw b) { return c + (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b); }
+EW_INLINE void vi_store_shorts(int16_t *p, vi v) {
+    typedef int16_t vs __attribute__((vector_size(EW_LANES * 2)));
+    vs q = __builtin_convertvector(v, vs);
+    memcpy(p, &q, sizeof q);
+}
 EW_INLINE void vi_store_bytes(int8_t *p, vi v) {
     vq q = __builtin_convertvector(v, vq);
     memcpy(p, &q, sizeof q);
@@ -138,13 +157,29 @@ EW_INLINE vf vf_max(vf a, vf b) { return vf_select((vi)(a > b), a, b); }
 /* adding 1.5 * 2^23 rounds |a| < 2^22 to nearest even */
 EW_INLINE vf vf_round(vf a) { const float magic = 12582912.0f; return (a + magic) - magic; }
 EW_INLINE vi vi_from_vf(vf a) { return __builtin_convertvector(vf_round(a), vi); }
-EW_INLINE vi vi_dot(vi c, vb w, vb a) {
-    for (int i = 0; i < EW_LANES; i++)
-        c[i] += (int)w[4 * i] * a[4 * i] + (int)w[4 * i + 1] * a[4 * i + 1] + (int)w[4 * i + 2] * a[4 * i + 2] + (int)w[4 * i + 3] * a[4 * i + 3];
-    return c;
-}
 EW_INLINE void ew_pause(void) { __asm__ volatile("" ::: "memory"); }
 #endif
+/* sums of two neighbouring products */
+#if defined(__SSE2__)
+EW_INLINE vi vi_dot16(vi c, vw a, vw b) { return c + (vi)_mm_madd_epi16((__m128i)a, (__m128i)b); }
+#else
+EW_INLINE vi vi_dot16(vi c, vw a, vw b) {
+    vi x = (vi)a, y = (vi)b;
+    return c + ((x << 16) >> 16) * ((y << 16) >> 16) + (x >> 16) * (y >> 16);
+}
+#endif
+#if !defined(EW_ISA_NEON)
+/* even and odd bytes apart, widened to 16 bits */
+EW_INLINE vi vi_dot(vi c, vb w, vb a) {
+    vw x = (vw)w, y = (vw)a;
+    return vi_dot16(vi_dot16(c, (x << 8) >> 8, (y << 8) >> 8), x >> 8, y >> 8);
+}
+#endif
+EW_INLINE void vi_store_shorts(int16_t *p, vi v) {
+    typedef int16_t vs __attribute__((vector_size(EW_LANES * 2)));
+    vs q = __builtin_convertvector(v, vs);
+    memcpy(p, &q, sizeof q);
+}
 EW_INLINE void vi_store_bytes(int8_t *p, vi v) {
     vq q = __builtin_convertvector(v, vq);
     memcpy(p, &q, sizeof q);

@@ -43,6 +43,7 @@ static void ew_run_tiles(ew_engine *e, ew_step *p, int thread) {
             ew_model_phase(e, p, &s, phase);
         }
         ew_barrier_wait(&e->barrier, thread);
+        ew_lap(e, thread, 0);
     }
 }
 
@@ -91,6 +92,7 @@ static void ew_run(ew_engine *e, ew_step *p, const ew_step *before, int thread) 
                 }
     }
     ew_barrier_wait(&e->barrier, thread);
+    if (atomic_load_explicit(&e->profiling, memory_order_relaxed)) e->laps[thread].since = ew_now();
     if (p->batch.tokens < EW_COLUMN_ROWS * e->options.threads) {
         ew_span s = ew_columns_span(e, thread, p->batch.tokens);
         for (int phase = 0; phase < EW_PHASES; phase++) ew_model_phase(e, p, &s, phase);
@@ -102,12 +104,14 @@ static void ew_run(ew_engine *e, ew_step *p, const ew_step *before, int thread) 
         if (thread == 0) ew_want(p);
         ew_span s = ew_columns_span(e, thread, p->batch.rows);
         ew_barrier_wait(&e->barrier, thread);
+        ew_lap(e, thread, 0);
         ew_model_suffix(e, p, &s);
         ew_barrier_wait(&e->barrier, thread);
     }
     uint32_t tries = 0;
     while (!atomic_load_explicit(&p->ready, memory_order_acquire)) ew_relax(&tries);
     if (p->batch.rows) ew_sample_rows(e, p, thread);
+    ew_lap(e, thread, EW_PROFILE_SLOTS - 1);
     if (thread == 0) p->result->seconds = ew_now() - p->started;
     ew_barrier_wait(&e->barrier, thread);
 }
@@ -143,6 +147,7 @@ static size_t ew_layout(ew_engine *e, const ew_options *o, uint8_t *memory) {
     EW_TAKE(samplers, ew_sample_scratch, threads);
     EW_TAKE(barrier.reached, ew_flag, threads);
     EW_TAKE(threads, pthread_t, threads);
+    EW_TAKE(laps, ew_laps, threads);
     for (int i = 0; i < 2; i++) {
         EW_TAKE(steps[i].ids, int32_t, tokens);
         EW_TAKE(steps[i].positions, int32_t, tokens);
@@ -189,6 +194,10 @@ ew_engine *ew_open(const ew_options *options, const uint8_t *weights, uint8_t *k
         atomic_init(&e->barrier.reached[t].value, 0);
         memset(e->samplers[t].counts, 0, (size_t)EW_VOCAB * 4);
     }
+    memset(e->laps, 0, sizeof *e->laps * (size_t)options->threads);
+#if defined(EW_HAS_AMX)
+    e->tiles_granted = ew_amx_request() == 0; /* without them the vector kernels give the same bits */
+#endif
     ew_signal_init(&e->submitted);
     ew_signal_init(&e->finished);
     for (int t = options->caller_works ? 1 : 0; t < options->threads; t++) {
@@ -206,6 +215,7 @@ ew_engine *ew_open(const ew_options *options, const uint8_t *weights, uint8_t *k
 
 int32_t ew_launch(ew_engine *e, const ew_batch *batch) {
     if (e->launched - e->waited >= 2) return -1;
+    if (e->launched != e->waited && !atomic_load(&e->steps[e->launched & 1].ready)) return -1; /* sample it first */
     if (batch->tokens < 1 || batch->tokens > e->options.max_num_tokens || batch->seqs > e->options.max_batch_size || batch->rows > e->options.max_batch_size) return -1;
     ew_step *p = &e->steps[(e->launched + 1) & 1];
     p->batch = *batch;
@@ -245,6 +255,12 @@ int32_t ew_wait(ew_engine *e) {
     return 0;
 }
 
+int32_t ew_use_weights(ew_engine *e, const uint8_t *weights) {
+    if (e->launched != e->waited) return -1;
+    e->weights = weights;
+    return 0;
+}
+
 void ew_close(ew_engine *e) {
     atomic_store(&e->quit, 1);
     ew_signal_raise(&e->submitted);
@@ -253,6 +269,22 @@ void ew_close(ew_engine *e) {
     ew_signal_free(&e->finished);
     free(e->memory);
     free(e);
+}
+
+int32_t ew_profile_slots(void) { return EW_PROFILE_SLOTS; }
+const char *ew_profile_name(int32_t slot) { return slot >= 0 && slot < EW_PROFILE_SLOTS ? ew_profile_names[slot] : ""; }
+void ew_profile(ew_engine *e, int32_t on) { atomic_store(&e->profiling, on); }
+void ew_profile_read(ew_engine *e, double *seconds, int64_t *calls) {
+    for (int i = 0; i < EW_PROFILE_SLOTS; i++) {
+        seconds[i] = 0;
+        calls[i] = 0;
+        for (int t = 0; t < e->options.threads; t++) {
+            seconds[i] += e->laps[t].seconds[i];
+            calls[i] += e->laps[t].calls[i];
+            e->laps[t].seconds[i] = 0;
+            e->laps[t].calls[i] = 0;
+        }
+    }
 }
 
 #endif

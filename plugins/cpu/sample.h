@@ -57,11 +57,15 @@ static int ew_candidate_order(const void *a, const void *b) {
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* Highest value and lowest id that has it. */
+/* The lowest id that has the highest value; NaNs are passed over, -1 if there is nothing else. */
 static int ew_argmax(const float *x, int n) {
-    int best = 0;
-    for (int i = 1; i < n; i++)
-        if (x[i] > x[best]) best = i;
+    float high = -__builtin_inff();
+    int best = -1;
+    for (int i = 0; i < n; i++)
+        if (x[i] > high) {
+            high = x[i];
+            best = i;
+        }
     return best;
 }
 
@@ -86,7 +90,7 @@ static double ew_log_sum_exp(const float *x, int n, float high) {
 /* The `count` likeliest tokens, sorted, into `out`; ties by id. */
 static void ew_top(const float *x, int n, int count, ew_candidate *out) {
     int have = 0;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; count > 0 && i < n; i++) {
         if (have == count && !(x[i] > out[have - 1].value)) continue;
         int at = have < count ? have++ : have - 1;
         for (; at > 0 && x[i] > out[at - 1].value; at--) out[at] = out[at - 1];
@@ -130,7 +134,7 @@ static int ew_filter(const float *x, int vocab, int top_k, float top_p, float mi
                 out[n++] = (ew_candidate){x[i], i};
                 mass += (double)x[i];
             }
-        const int enough = all || n >= limit || (limit == vocab && mass >= (double)top_p * total) || (min_p > 0 && min_p >= floor);
+        const int enough = all || n >= limit || (limit == vocab && mass >= (double)top_p * total) || (min_p > 0 && min_p >= floor && (limit == vocab || top_p >= 1));
         if (!enough) continue;
         qsort(out, (size_t)n, sizeof *out, ew_candidate_order);
         if (n > limit) n = limit;
@@ -148,7 +152,7 @@ static int ew_draw(const ew_sampling *s, int row, int vocab, ew_sample_scratch *
     const float high = ew_highest(x, vocab);
     if (!(high - high == 0)) return -1;
     if (s->temperature[row] <= 0) return ew_argmax(x, vocab);
-    const float slope = EW_LOG2E / s->temperature[row];
+    const float slope = EW_LOG2E / (s->temperature[row] > 1e-37f ? s->temperature[row] : 1e-37f); /* stays finite */
     double total = 0;
     for (int i = 0; i < vocab; i += EW_LANES) {
         float part[EW_LANES] EW_ALIGNED;
@@ -188,7 +192,7 @@ EW_INLINE int ew_is_greedy(const ew_sampling *s, int row) {
 }
 
 static void ew_sample_row(const ew_sampling *s, int row, const float *logits, int vocab, ew_result *result, ew_sample_scratch *z) {
-    const int n = s->num_logprobs[row];
+    const int n = s->num_logprobs[row] < vocab ? s->num_logprobs[row] : vocab;
     ew_adjust(s, row, logits, vocab, z);
     const int token = ew_draw(s, row, vocab, z);
     result->tokens[row] = token;

@@ -40,6 +40,13 @@ typedef struct {
     atomic_int *items;       /* [phases], work handed out so far */
 } ew_step;
 
+/* One thread's share of a profile; `since` is when its current lap began. */
+typedef struct {
+    double since;
+    double seconds[EW_PROFILE_SLOTS];
+    int64_t calls[EW_PROFILE_SLOTS];
+} ew_laps;
+
 struct ew_engine {
     ew_options options;
     const uint8_t *weights;
@@ -58,18 +65,33 @@ struct ew_engine {
     ew_barrier barrier;
     pthread_t *threads;
     int started_threads;
+    int tiles_granted;       /* the system lets this process use AMX tiles */
+    ew_laps *laps;           /* [threads] */
+    _Atomic int profiling;
 };
 
-EW_INLINE void ew_sync(ew_engine *e, const ew_span *s) {
-    if (s->columns) ew_barrier_wait(&e->barrier, s->thread);
-}
-EW_INLINE void ew_sync_rows(ew_engine *e, const ew_span *s) {
-    if (s->columns && !s->redundant) ew_barrier_wait(&e->barrier, s->thread);
+EW_INLINE void ew_lap(ew_engine *e, int thread, int slot) {
+    if (!atomic_load_explicit(&e->profiling, memory_order_relaxed)) return;
+    ew_laps *l = &e->laps[thread];
+    const double now = ew_now();
+    l->seconds[slot] += now - l->since;
+    l->calls[slot]++;
+    l->since = now;
 }
 
-/* This thread's share of a product's panels, in whole multiples of `unit`. */
-EW_INLINE void ew_share(ew_product *m, const ew_span *s, int panels) {
+EW_INLINE void ew_sync(ew_engine *e, const ew_span *s) {
+    if (!s->columns) return;
+    ew_barrier_wait(&e->barrier, s->thread);
+    ew_lap(e, s->thread, 0);
+}
+EW_INLINE void ew_sync_rows(ew_engine *e, const ew_span *s) {
+    if (!s->redundant) ew_sync(e, s);
+}
+
+/* This thread's share of a product's panels. */
+EW_INLINE void ew_share(const ew_engine *e, ew_product *m, const ew_span *s, int panels) {
     m->rows = s->rows;
+    m->tiles = e->tiles_granted;
     m->first_panel = (int)((int64_t)panels * s->part / s->parts);
     m->last_panel = (int)((int64_t)panels * (s->part + 1) / s->parts);
 }

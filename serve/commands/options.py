@@ -32,6 +32,23 @@ class ByteSize(click.ParamType[int]):
         return int(float(match.group(1)) * unit)
 
 
+class IntList(click.ParamType[list[int]]):
+    """Whole numbers from 0, written like 1,8,32."""
+
+    name = "numbers"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[int]:
+        """Return the numbers."""
+        if isinstance(value, list):
+            return value
+        words = [word.strip() for word in str(value).split(",")]
+        if not all(word.isdecimal() for word in words):
+            self.fail(f"{value!r} is no list of whole numbers; write it like 1,8,32")
+        return [int(word) for word in words]
+
+
 Command = Callable[..., Any]
 
 

@@ -14,40 +14,41 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...runtime.errors import InputError
+from ..operation.config_file import ENVIRONMENT_PREFIX
+from ..operation.keys import make_ring
 from .options import engine_options
+from .scheduling_options import scheduling_options, take_executor_config
+from .serve_options import serve_options, take_serve_config
 
 if TYPE_CHECKING:
     from ..tokenizer import Tokenizer
 
 
-@click.command()
-@engine_options
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8000,
-    show_default=True,
-    help="Port to listen on; 0 takes a free one.",
+@click.command(
+    context_settings={"auto_envvar_prefix": ENVIRONMENT_PREFIX},
+    epilog="Every option is read from ENGINEWRIGHT_<OPTION> too. A flag goes before the "
+    "environment, that before --config, and that before the default.",
 )
-@click.option("--served-model-name", help="The model's name for clients; the engine's by default.")
-def command(
-    engine: Path, host: str, port: int, served_model_name: str | None, **options: Any
-) -> None:
+@engine_options
+@scheduling_options
+@serve_options
+def command(engine: Path, **options: Any) -> None:
     """Serve ENGINE until SIGTERM or Ctrl-C; a second signal does not wait for what runs."""
     started = time.perf_counter()
     from ...executor.client import ExecutorClient
-    from ...executor.config import ExecutorConfig
 
-    config = ExecutorConfig(**options)
+    config = take_serve_config(options)
+    ring = make_ring(config.api_key, config.api_key_file)
+    executor_config = take_executor_config(options)
     signal.signal(signal.SIGTERM, _end_at_once)
-    with _bind(host, port) as listener, ThreadPoolExecutor(1) as pool:
+    with _bind(config.host, config.port) as listener, ThreadPoolExecutor(1) as pool:
         preparing = pool.submit(_prepare, engine)  # while the executor opens the engine
-        client = ExecutorClient.start(engine, config)
+        client = ExecutorClient.start(engine, executor_config)
         try:
             run_server, tokenizer = preparing.result()
-            name = served_model_name or client.info.engine.get("name") or engine.resolve().name
-            run_server(client, tokenizer, name, listener, started)
+            named = config.served_model_name or client.info.engine.get("name")
+            name = named or engine.resolve().name
+            run_server(client, tokenizer, name, listener, config, ring, started)
         finally:
             client.shutdown()
 

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...runtime.errors import EnginewrightError
+from ...runtime.errors import EnginewrightError, RequestError
 from ..service import service_of
 
 _LOG = logging.getLogger(__name__)
@@ -39,6 +39,11 @@ def body_of(error: EnginewrightError) -> dict[str, Any]:
     return error_body(error.http_status, str(error), getattr(error, "param", None), error.code)
 
 
+def anthropic_error(error: EnginewrightError) -> dict[str, Any]:
+    """Return the error object of one of our errors with what Anthropic's clients look for."""
+    return {"type": "error", **body_of(error)}
+
+
 def json_response(
     content: Any, status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
@@ -54,7 +59,11 @@ async def on_enginewright_error(request: Request, error: Exception) -> Response:
     if status >= 500:
         _LOG.error("%s: %s", error.code, error)
     service_of(request).metrics.refuse(status, error.code)
-    return json_response(body_of(error), status, headers)
+    if isinstance(error, RequestError) and error.param == "guided":
+        error.param = getattr(request.state, "guided_field", None)
+    is_anthropic = request.url.path.startswith("/v1/messages")
+    content = anthropic_error(error) if is_anthropic else body_of(error)
+    return json_response(content, status, headers)
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:

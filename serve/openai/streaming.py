@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import orjson
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -18,9 +17,12 @@ from ...executor.messages import TokenLogprob
 from ...runtime.errors import EnginewrightError
 from ..async_generation import AsyncGeneration
 from ..generation import Delta
-from .errors import body_of, json_response
+from ..service import service_of
+from .bodies import answer_headers
+from .errors import json_response
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for it; nobody is left to read it
+_KEEP_ALIVE = b": keep-alive\n\n"  # a comment, which clients pass over
 
 
 @dataclass(slots=True)
@@ -53,6 +55,7 @@ class WholeChoice:
     """One choice, all of it."""
 
     text: str = ""
+    token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: int | str | None = None
@@ -60,6 +63,7 @@ class WholeChoice:
     def add(self, delta: Delta) -> None:
         """Append one delta."""
         self.text += delta.text
+        self.token_ids.extend(delta.token_ids)
         self.logprobs.extend(delta.logprobs)
         if delta.finish_reason is not None:
             self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
@@ -68,16 +72,20 @@ class WholeChoice:
 class Shape(Protocol):
     """What an endpoint's answers look like."""
 
-    def opening(self) -> bytes:
+    def opening(self, usage: Usage) -> bytes:
         """Return the events that come before any text."""
         ...
 
-    def event(self, delta: Delta) -> bytes:
-        """Return the event of one delta; empty when it has nothing to tell."""
+    def event(self, delta: Delta, usage: Usage) -> bytes:
+        """Return the events of one delta; empty when it has nothing to tell."""
         ...
 
-    def usage_event(self, usage: Usage) -> bytes:
-        """Return the event that carries the usage."""
+    def closing(self, usage: Usage) -> bytes:
+        """Return the events after the last delta."""
+        ...
+
+    def failure(self, error: EnginewrightError, usage: Usage) -> bytes:
+        """Return the events that end a stream with an error."""
         ...
 
     def whole(self, choices: Sequence[WholeChoice], usage: Usage) -> dict[str, Any]:
@@ -85,36 +93,21 @@ class Shape(Protocol):
         ...
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """Return the request's body; more than `limit` bytes are refused with 413."""
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise HTTPException(413, f"the request body is larger than {limit} bytes")
-        chunks.append(chunk)
-    return b"".join(chunks)
-
-
 async def answer(
-    request: Request,
-    generation: AsyncGeneration,
-    shape: Shape,
-    *,
-    stream: bool,
-    include_usage: bool,
+    request: Request, generation: AsyncGeneration, shape: Shape, *, stream: bool
 ) -> Response:
     """Run a generation and answer with it; refusals are raised before a stream opens."""
+    keep_alive = service_of(request).keep_alive_seconds
     prompts = generation.generation.prompts
     usage = Usage(sum(map(len, prompts)), len(generation.generation.choices) // len(prompts))
+    headers = answer_headers(request)
     opened = False
     try:
         async with _abort_on_disconnect(request.receive, generation.abort) as gone:
-            await generation.start()
+            await generation.start(keep_alive if stream else None)
             if stream and not gone.is_set():
                 opened = True
-                return EventStream(generation, shape, usage, include_usage)
+                return EventStream(generation, shape, usage, keep_alive, headers)
             choices = [WholeChoice() for _ in generation.generation.choices]
             async for deltas in generation.batches():
                 for delta in deltas:
@@ -122,26 +115,32 @@ async def answer(
                     choices[delta.index].add(delta)
         if gone.is_set():
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return json_response(shape.whole(choices, usage))
+        return json_response(shape.whole(choices, usage), headers=headers)
     finally:
         if not opened:
             generation.abort()
 
 
 class EventStream(Response):
-    """Server-sent events of one generation."""
+    """Server-sent events of one generation; a comment after each silent `keep_alive` seconds."""
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, generation: AsyncGeneration, shape: Shape, usage: Usage, include_usage: bool
+        self,
+        generation: AsyncGeneration,
+        shape: Shape,
+        usage: Usage,
+        keep_alive: float | None,
+        headers: dict[str, str],
     ) -> None:
-        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        headers = headers | {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        super().__init__(headers=headers)
         del self.headers["content-length"]
         self._generation = generation
         self._shape = shape
         self._usage = usage
-        self._include_usage = include_usage
+        self._keep_alive = keep_alive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events; a client that goes away aborts the generation at once."""
@@ -159,24 +158,38 @@ class EventStream(Response):
             self._generation.abort()
 
     async def _events(self) -> AsyncIterator[bytes]:
-        opening = self._shape.opening()
+        shape, usage = self._shape, self._usage
+        opening = b""
+        opened = False
         try:
-            async for deltas in self._generation.batches():
+            async for deltas in self._generation.batches(self._keep_alive):
+                if not deltas:
+                    yield _KEEP_ALIVE
+                    continue
+                if not opened:
+                    opened = True
+                    opening = shape.opening(usage)
+                parts: list[bytes] = []
                 for delta in deltas:
-                    self._usage.add(delta)
-                events = b"".join(map(self._shape.event, deltas))
+                    usage.add(delta)
+                    parts.append(shape.event(delta, usage))
+                events = b"".join(parts)
                 if opening or events:
                     yield opening + events
                     opening = b""
-            if self._include_usage:
-                yield self._shape.usage_event(self._usage)
+            yield shape.closing(usage)
         except EnginewrightError as error:
-            yield _data(body_of(error))
-        yield b"data: [DONE]\n\n"
+            yield (b"" if opened else shape.opening(usage)) + shape.failure(error, usage)
 
 
-def _data(content: Any) -> bytes:
+def data_event(content: Any) -> bytes:
+    """Return an event that carries JSON and has no name."""
     return b"data: " + orjson.dumps(content) + b"\n\n"
+
+
+def named_event(name: str, content: Any) -> bytes:
+    """Return an event that carries JSON and has a name."""
+    return b"event: " + name.encode() + b"\ndata: " + orjson.dumps(content) + b"\n\n"
 
 
 @asynccontextmanager

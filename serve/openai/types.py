@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from ...executor.sampling import MAX_CHOICES, SamplingParams
 from ...runtime.errors import RequestError
+from .guided import GuidedFields
 
 MAX_STOPS = 64
+MAX_BAD_WORDS = 256
 
-_Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 # Plain fields: their name, type and meaning are those of SamplingParams.
@@ -24,116 +27,156 @@ _SHARED = (
     "min_p",
     "seed",
     "stop_token_ids",
-    "ignore_eos",
-    "min_tokens",
     "logit_bias",
-    "include_stop_str_in_output",
-    "skip_special_tokens",
+    "bad_words",
+    "cache_salt",
+    "queue_timeout",
 )
 # Fields whose null means SamplingParams' own default.
-_OPEN = ("n", "presence_penalty", "frequency_penalty", "repetition_penalty")
+_OPEN = (
+    "n",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "ignore_eos",
+    "min_tokens",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+    "priority",
+)
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
     """`stream_options` of a request."""
 
-    include_usage: bool = False
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None  # usage in every event
 
 
-class SamplingFields(msgspec.Struct, kw_only=True):
-    """What chat and completion requests have in common; unknown fields are ignored."""
+class RequestFields(GuidedFields, kw_only=True):
+    """What every request for an answer may say; null is as good as absent.
+
+    The fields of the last block are part of other servers' APIs and have no effect here.
+    """
 
     model: str | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: _Int | None = None
-    stop: str | list[str] | None = None
+    n: Int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: _Int | None = None
+    top_k: Int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    seed: _Int | None = None
+    seed: Int | None = None
+    stop: str | list[str] | None = None
     stop_token_ids: list[_TokenId] | None = None
-    ignore_eos: bool = False
-    min_tokens: _Int = 0
+    include_stop_str_in_output: bool | None = None
+    bad_words: list[str] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Int | None = None
     logit_bias: dict[_TokenId, float] | None = None
-    include_stop_str_in_output: bool = False
-    skip_special_tokens: bool = True
+    skip_special_tokens: bool | None = None
+    priority: Int | None = None  # lower runs first
+    timeout: float | None = None  # seconds from arrival to the end of the answer
+    deadline_ms: float | None = None  # the same in milliseconds
+    queue_timeout: float | None = None  # seconds from arrival to the start
+    cache_salt: str | None = None
+    request_id: Annotated[str, msgspec.Meta(pattern="^[!-~]{1,128}$")] | None = None
 
-    @property
-    def include_usage(self) -> bool:
-        """Whether the stream ends with a usage chunk."""
-        return self.stream_options is not None and self.stream_options.include_usage
+    user: Any = None
+    metadata: Any = None
+    service_tier: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+
+    def deadline(self) -> float | None:
+        """Return the seconds that the whole answer may take; raises RequestError."""
+        if self.timeout is not None and self.deadline_ms is not None:
+            raise RequestError("timeout and deadline_ms say the same; give one", "deadline_ms")
+        name, seconds = "timeout", self.timeout
+        if self.deadline_ms is not None:
+            name, seconds = "deadline_ms", self.deadline_ms / 1000
+        if seconds is not None and not 0.001 <= seconds <= 1e6:
+            raise RequestError(
+                f"{name} is {getattr(self, name)}; a request may take from a millisecond to a "
+                "million seconds",
+                name,
+            )
+        return seconds
 
     def sampling(
         self,
         defaults: Mapping[str, float | int],
         max_tokens: int | None,
         logprobs: int | None,
+        choices: int | None = None,
     ) -> SamplingParams:
         """Return the checked SamplingParams; `defaults` fill what the request leaves open.
 
-        Raises RequestError.
+        `choices` takes the place of `n`. Raises RequestError.
         """
-        fields = {name: getattr(self, name) for name in _SHARED}
-        given = fields | {name: getattr(self, name) for name in _OPEN}
+        given = {name: getattr(self, name) for name in (*_SHARED, *_OPEN)}
+        fields: dict[str, Any] = {name: given[name] for name in _SHARED}
         fields |= {name: defaults[name] for name in defaults if given[name] is None}
         fields |= {name: given[name] for name in _OPEN if given[name] is not None}
+        if choices is not None:
+            fields["n"] = choices
         params = SamplingParams(
-            max_tokens=max_tokens, stop=self.stop or None, logprobs=logprobs, **fields
+            max_tokens=max_tokens,
+            stop=self.stop or None,
+            logprobs=logprobs,
+            guided=self.guided(),
+            deadline=self.deadline(),
+            **fields,
         )
         params.validate()
         if len(params.stop_strings) > MAX_STOPS:
             raise RequestError(f"stop has more than {MAX_STOPS} strings; give fewer", "stop")
+        if len(params.bad_words or ()) > MAX_BAD_WORDS:
+            raise RequestError(
+                f"bad_words has more than {MAX_BAD_WORDS} texts; give fewer", "bad_words"
+            )
         return params
+
+
+class SamplingFields(RequestFields, kw_only=True):
+    """What chat and completion requests have in common beside that."""
+
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether the stream ends with a usage chunk."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def usage_in_every_event(self) -> bool:
+        """Whether each event of the stream carries the usage so far."""
+        options = self.stream_options
+        return options is not None and bool(options.continuous_usage_stats)
+
+    def check_stream_options(self) -> None:
+        """Raise RequestError when `stream_options` comes without `stream`."""
+        if self.stream_options is not None and not self.stream:
+            raise RequestError("stream_options needs `stream` to be true", "stream_options")
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
     """Body of `/v1/completions`."""
 
     prompt: str | list[Any]
-    max_tokens: _Int | None = 16
-    logprobs: _Int | None = None
+    max_tokens: Int | None = 16
+    logprobs: Int | None = None
     echo: bool | None = None
     suffix: Any = None
-    best_of: _Int | None = None
-    response_format: Any = None
+    best_of: Int | None = None
+    add_special_tokens: bool | None = None
 
 
-class ContentPart(msgspec.Struct, kw_only=True):
-    """One part of a message's content."""
-
-    type: str
-    text: str | None = None
-
-
-class Message(msgspec.Struct, kw_only=True):
-    """One message of a conversation."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[ContentPart] | None = None
-    tool_calls: Any = None
-
-
-class ChatRequest(SamplingFields, kw_only=True):
-    """Body of `/v1/chat/completions`."""
-
-    messages: list[Message]
-    max_tokens: _Int | None = None
-    max_completion_tokens: _Int | None = None
-    logprobs: bool | None = None
-    top_logprobs: _Int | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    tools: Any = None
-    tool_choice: Any = None
-    functions: Any = None
-    response_format: Any = None
-
-
-_Body = TypeVar("_Body", bound=SamplingFields)
+_Body = TypeVar("_Body", bound=msgspec.Struct)
 _AT = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")
 
 
@@ -158,27 +201,18 @@ def decode_body(body: bytes, kind: type[_Body]) -> _Body:
     return request
 
 
-def refuse_unsupported(request: SamplingFields, *fields: str) -> None:
-    """Raise RequestError for a field that asks for what this server does not do."""
-    for field in fields:
-        value = getattr(request, field)
-        plain = field == "response_format" and value == {"type": "text"}
-        plain = plain or (field == "tool_choice" and value in ("none", "auto"))
-        if value and not plain:
-            raise RequestError(f"`{field}` is not supported by this server; leave it out", field)
+def unknown_fields(body: bytes, kind: type[msgspec.Struct]) -> list[str]:
+    """Return the fields of a valid body that `kind` does not have."""
+    found = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    return sorted(found.keys() - set(kind.__struct_encode_fields__))
 
 
-def check_choices(request: SamplingFields, num_prompts: int) -> None:
+def check_choices(n: int | None, num_prompts: int, field: str = "n") -> None:
     """Raise RequestError when a request asks for too many choices at once."""
-    n = 1 if request.n is None else request.n
+    n = 1 if n is None else n
     if n * num_prompts > MAX_CHOICES:
         raise RequestError(
-            f"n is {n} for {num_prompts} prompts; prompts times n must be at most {MAX_CHOICES}",
-            "n" if n > 1 else "prompt",
+            f"{field} is {n} for {num_prompts} prompts; prompts times {field} must be at most "
+            f"{MAX_CHOICES}",
+            field if n > 1 else "prompt",
         )
-
-
-def check_stream_options(request: SamplingFields) -> None:
-    """Raise RequestError when `stream_options` comes without `stream`."""
-    if request.stream_options is not None and not request.stream:
-        raise RequestError("stream_options needs `stream` to be true", "stream_options")

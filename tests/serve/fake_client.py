@@ -12,7 +12,7 @@ from enginewright.executor.messages import ErrorInfo, ExecutorInfo, TokenLogprob
 from enginewright.executor.sampling import TokenParams
 
 Sink = Callable[[TokenOutput], None]
-MAX_SEQ_LEN = 512
+MAX_SEQ_LEN = 2048
 
 
 @dataclass
@@ -80,6 +80,8 @@ class FakeClient:
             "free_blocks": 64 - running,
             "num_blocks": 64,
             "kv_tokens": 0,
+            "context": 0,
+            "block_states": "h" * running + "f" * (64 - running),
             "steps": 4,
             "failed_steps": 0,
             "busy_seconds": 0.5,

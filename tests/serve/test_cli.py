@@ -19,7 +19,7 @@ import pytest
 from enginewright.serve.cli import COMMANDS
 from enginewright.serve.commands.options import ByteSize
 
-from .conftest import ANSWER, wait_until
+from .conftest import ANSWER
 from .tiny_tokenizer import write_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -152,28 +152,6 @@ def test_serve_drains_what_runs(engine: str) -> None:
         connection.close()
         process.communicate(timeout=20)
         assert process.returncode == 0
-
-
-def test_a_second_signal_does_not_wait(engine: str) -> None:
-    with serving(engine, "--threads", "500") as (process, port, _):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-        body = json.dumps({"prompt": "Hi", "max_tokens": 64, "stream": True})
-        connection.request("POST", "/v1/completions", body)
-        response = connection.getresponse()
-        response.readline()
-        process.send_signal(signal.SIGTERM)
-        wait_until(lambda: not _accepts(port))
-        process.send_signal(signal.SIGTERM)
-        assert b"server_stopping" in response.read()
-        connection.close()
-        _, errors = process.communicate(timeout=20)
-        assert process.returncode == 0
-        assert "Traceback" not in errors
-
-
-def _accepts(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_a_taken_port_is_told(engine: str) -> None:

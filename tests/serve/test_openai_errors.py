@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from enginewright.executor.messages import ErrorInfo, TokenOutput
 from enginewright.runtime.errors import RequestError
-from enginewright.serve.openai.types import ChatRequest, CompletionRequest, decode_body
+from enginewright.serve.openai.chat_types import ChatRequest
+from enginewright.serve.openai.types import CompletionRequest, decode_body
 
 from .conftest import Served, wait_until
 from .fake_client import MAX_SEQ_LEN
@@ -61,10 +62,19 @@ def check_shape(body: object) -> dict[str, object]:
         ("messages", [{"content": "Hi"}]),
         ("messages", [{"role": "user"}]),
         ("messages", [{"role": "user", "content": [{"type": "image_url"}]}]),
-        ("messages", [{"role": "tool", "content": "x"}]),
+        ("messages", [{"role": "assistant", "tool_calls": [{"type": "function"}]}]),
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
-        ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "json"}),
+        ("response_format", {"type": "json_schema"}),
+        ("response_format", {"type": "regex"}),
+        ("guided_choice", []),
+        ("timeout", 0),
+        ("deadline_ms", -5),
+        ("queue_timeout", -1),
+        ("priority", 2**40),
+        ("bad_words", [""]),
+        ("request_id", "two words"),
         ("stream_options", {"include_usage": True}),
         ("chat_template_kwargs", {"messages": []}),
     ],
@@ -88,9 +98,11 @@ def test_bad_field_is_named(served: Served, field: str, value: object) -> None:
         ("prompt", None),
         ("prompt", ["a"] * 200),
         ("logprobs", 21),
-        ("echo", True),
+        ("n", 0),
+        ("best_of", 0),
+        ("best_of", 1000),
         ("suffix", "x"),
-        ("best_of", 3),
+        ("suffix", {"a": 1}),
     ],
 )
 def test_bad_completion_field_is_named(served: Served, field: str, value: object) -> None:

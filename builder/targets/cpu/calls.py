@@ -69,5 +69,7 @@ class KernelCall:
     writes: dict[str, Operand]
     weights: dict[str, Weight] = field(default_factory=dict[str, Weight])
     comment: str = ""
+    name: str = ""  # for people: the op and, for a product, its sizes
+    slot: int = 0  # of the profile
     starts_segment: bool = False  # attention: everything before it must have been done by everybody
     barrier: str = ""  # "", "all" or "rows": what must be waited for before it

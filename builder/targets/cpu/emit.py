@@ -16,6 +16,7 @@ def emit(program: Program) -> str:
     parts = [
         f"/* {facts.title}: emitted by enginewright; every size is a constant. */",
         _defines(program),
+        _profile_names(program),
         '#include "main.h"',
         "",
     ]
@@ -42,8 +43,20 @@ def _defines(program: Program) -> str:
         "EW_PHASES": len(program.phases),
         "EW_STREAM_BYTES": program.stream_bytes,
         "EW_LOCAL_BYTES": program.local_bytes,
+        "EW_PROFILE_SLOTS": 2 + sum(len(segment.calls) for segment in program.segments),
     }
     return "\n".join(f"#define {name} {value}" for name, value in values.items())
+
+
+def _profile_names(program: Program) -> str:
+    """Number the calls, and name the slots that a profile counts them in."""
+    names = ["wait"]
+    for segment in program.segments:
+        for call in segment.calls:
+            call.slot = len(names)
+            names.append(call.name)
+    rows = "".join(f'    "{name}",\n' for name in (*names, "sample"))
+    return f"static const char *const ew_profile_names[] = {{\n{rows}}};"
 
 
 def _weight_table(segment: Segment) -> str:
@@ -68,6 +81,7 @@ def _function(segment: Segment, program: Program) -> str:
         lines.append(f"/* {call.comment} */")
         body = _render(call, segment)
         lines.append(f"{{ {body} }}" if call.split is Split.COLUMNS else body)
+        lines.append(f"ew_lap(e, s->thread, {call.slot});")
     unused = [name for name in ("iteration", "phase") if not any(name in line for line in lines)]
     lines += [f"(void){name};" for name in unused]
     return (

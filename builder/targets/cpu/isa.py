@@ -25,6 +25,32 @@ class IsaLevel:
 
 LEVELS = (
     IsaLevel(
+        "amx",
+        "x86_64",
+        (
+            "avx512f",
+            "avx512bw",
+            "avx512dq",
+            "avx512vl",
+            "avx512_vnni",
+            "fma",
+            "amx_tile",
+            "amx_int8",
+        ),
+        ("EW_ISA_AVX512", "EW_HAS_AMX"),
+        "x86_64_v4+avx512vnni+amx_tile+amx_int8",
+        (
+            "-march=x86-64-v4",
+            "-mavx512vnni",
+            "-mamx-tile",
+            "-mamx-int8",
+            "-mprefer-vector-width=512",
+        ),
+        lanes=16,
+        panel=32,
+        offset=128,
+    ),
+    IsaLevel(
         "avx512",
         "x86_64",
         ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "fma"),
@@ -68,7 +94,7 @@ LEVELS = (
         panel=16,
         offset=0,
     ),
-    IsaLevel("generic", None, (), (), "baseline", (), lanes=8, panel=16, offset=0),
+    IsaLevel("generic", None, (), (), "baseline", (), lanes=4, panel=16, offset=0),
 )
 
 

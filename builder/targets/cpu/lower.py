@@ -65,6 +65,8 @@ class Lowering:
         if call is None:
             return []
         call.comment = repr(node)
+        sizes = [f"{w.sizes[0]}x{w.sizes[1]}" for w in call.weights.values() if len(w.sizes) == 2]
+        call.name = " ".join([node.op, *(sizes if node.op == "linear" else [])])
         return [call]
 
     # Memory
@@ -165,7 +167,7 @@ class Lowering:
         kernel = {"int8": "q8"}.get(layout.format, layout.format)
         if (layout.format == "int8") != (x_value is not None and x_value.dtype is DType.Q8):
             raise NetworkError(f"{node} multiplies {x_value} by a weight in {layout.format}")
-        product = f"ew_product m = {{{{{', '.join(fields)}}}}}; ew_share(&m, s, {layout.panels});"
+        product = f"ew_product m = {{{{{', '.join(fields)}}}}}; ew_share(e, &m, s, {layout.panels});"
         if node is self.head:
             y = Operand(Buffer("logits", 0, Place.LOGITS))
             self.operands[node.output] = y

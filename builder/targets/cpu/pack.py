@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...network import Weight
-from ...quantize.weight_only import quantize_int8
+from ...quantize.weight_only import quantize_int8, round_bf16
 from .isa import IsaLevel
 
 Float32 = npt.NDArray[np.float32]
@@ -76,6 +76,8 @@ def plan_bias(weight: Weight, level: IsaLevel, interleaved: bool) -> PackedLayou
 def pack(weight: Weight, layout: PackedLayout, level: IsaLevel) -> Iterator[npt.NDArray[Any]]:
     """Yield the weight's bytes in pieces, in order."""
     array = np.ascontiguousarray(weight.load(), np.float32)
+    if weight.format == "bf16" and layout.format == "f32":
+        array = round_bf16(array)
     if layout.kind == "vector":
         yield array
     elif layout.kind == "rows":

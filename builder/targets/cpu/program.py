@@ -168,7 +168,7 @@ def _carry(rolled: RolledNetwork, lowering: Lowering) -> list[KernelCall]:
             f"{4 * int(carried.initial.shape[-1])}, {{first}}, {{last}});"
         )
         calls.append(
-            KernelCall(code, Split.ROWS, {"x": source}, {"y": target}, comment=f"carry {carried.next.name}")
+            KernelCall(code, Split.ROWS, {"x": source}, {"y": target}, comment=f"carry {carried.next.name}", name="carry")
         )
     return calls
 

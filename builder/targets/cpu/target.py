@@ -105,7 +105,7 @@ def model_facts(network: Network, config: BuildConfig) -> ModelFacts:
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
-        group=config.activation_group,
+        group=config.group,
         kv_dtype=config.kv_format,
         tile=_TILE_ROWS,
     )

@@ -1,0 +1,74 @@
+"""A step on the device: launched, perhaps sampled, not yet waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ..runtime.session import Session, StepResult
+from .plan import StepPlan
+from .request import Request
+from .sampling_table import greedy_sampling
+from .step import PackedSampling, StepPacker
+
+
+@dataclass(slots=True)
+class Flight:
+    """One step in flight, and what went wrong with it so far."""
+
+    plan: StepPlan
+    num_rows: int  # logit rows
+    launched: float  # time.monotonic()
+    packed: PackedSampling | None = None  # None: not sampled yet
+    error: Exception | None = None
+
+
+class Device:
+    """Brings plans onto a session and their results back; a failed step always leaves it."""
+
+    def __init__(self, session: Session, packer: StepPacker) -> None:
+        self._session = session
+        self._packer = packer
+        self.waited_seconds = 0.0  # spent in waiting for results, in all
+
+    def launch(self, plan: StepPlan, running: Mapping[int, Request]) -> Flight:
+        """Start a step; sample it too if the host knows all that its sampling needs.
+
+        What is raised here means that the step is not on the device; what goes wrong later is in
+        the flight.
+        """
+        for source, target in plan.copies:
+            self._session.copy_block(source, target)
+        batch = self._packer.pack_batch(plan, running)
+        self._session.launch(batch)
+        flight = Flight(plan, len(batch.logit_rows), time.monotonic())
+        if not plan.device_tokens or not self._packer.needs_tokens(plan):
+            self.sample(flight, running)
+        return flight
+
+    def sample(self, flight: Flight, running: Mapping[int, Request]) -> None:
+        """Queue the sampling of the step that was launched last."""
+        try:
+            packed = self._packer.pack_sampling(flight.plan, running)
+            self._session.sample(packed.sampling)
+            flight.packed = packed
+        except Exception as error:
+            flight.error = error
+            with suppress(Exception):  # the first error counts; the step must leave the device
+                self._session.sample(greedy_sampling(flight.num_rows))
+
+    def wait(self, flight: Flight) -> tuple[StepResult, PackedSampling]:
+        """Return the result of the oldest step; raises what went wrong with it."""
+        begun = time.monotonic()
+        try:
+            result = self._session.wait()
+        except Exception as error:
+            raise flight.error or error from None
+        finally:
+            self.waited_seconds += time.monotonic() - begun
+        if flight.error is not None:
+            raise flight.error
+        assert flight.packed is not None
+        return result, flight.packed

@@ -1,0 +1,181 @@
+"""The KV cache of the sequences: what each request holds, and what is kept for later requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .kv_blocks import BooksError, KvBlocks
+from .prefix_tree import Node, PrefixTree
+from .request import Request
+
+
+class KvCache:
+    """Gives blocks to requests, from the free ones or by eviction, and finds prefixes again.
+
+    A block that is full enters the prefix tree once the step that filled it is done, be it of
+    prompt or answer. A block that is shared is full and is never written again.
+    """
+
+    def __init__(self, blocks: KvBlocks, tree: PrefixTree) -> None:
+        self.block_tokens = blocks.block_tokens
+        self.num_blocks = blocks.num_blocks
+        self._blocks = blocks
+        self._tree = tree
+        self._least_copy = max(1, blocks.block_tokens // 8)  # tokens that are worth a copy
+        self.evicted_blocks = 0
+        self.allocated_blocks = 0
+        self.reused_blocks = 0
+        self.missed_blocks = 0
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that a request can have: free ones, and cached ones that nobody uses."""
+        return self._blocks.num_free + self._tree.num_evictable
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks in the prefix tree."""
+        return self._tree.num_nodes
+
+    @property
+    def num_pinned(self) -> int:
+        """Cached blocks that leave last."""
+        return self._tree.num_pinned
+
+    def blocks_for(self, tokens: int) -> int:
+        """Return how many blocks hold that many tokens of one sequence."""
+        return self._blocks.blocks_for(tokens)
+
+    def missing_blocks(self, request: Request, tokens: int) -> int:
+        """Return how many blocks a running request lacks to have `tokens` computed."""
+        return max(self._blocks.blocks_for(tokens) - len(request.blocks), 0)
+
+    def enqueue(self, request: Request) -> None:
+        """Find what a request that begins to wait can use, and keep that up to date."""
+        self._tree.add_waiter(request)
+
+    def dequeue(self, request: Request) -> None:
+        """Forget a request that waits no longer and does not start."""
+        self._tree.remove_waiter(request)
+
+    def claim(self, request: Request, tokens: int) -> int:
+        """Return how many available blocks a waiting request takes to have `tokens` computed.
+
+        Cached blocks that running requests use already cost nothing.
+        """
+        node: Node = request.node
+        shared = node.depth - self._tree.num_loose_on_path(node)
+        return self._blocks.blocks_for(tokens) - shared
+
+    def producer(self, request: Request) -> Request | None:
+        """Return the running request that computes what this waiting one would compute next."""
+        return self._tree.producer(request)
+
+    def start(self, request: Request) -> tuple[int, int] | None:
+        """Give a waiting request the cached blocks it can use; it waits no longer.
+
+        Returns the block to copy and its target, if a part of a block can be used.
+        """
+        node: Node = request.node
+        is_new_use = request.pauses == 0
+        blocks = self._tree.lock_path(node, is_new_use)
+        self._tree.remove_waiter(request)
+        request.node = node
+        self._blocks.share(blocks)
+        request.blocks = blocks
+        request.computed_tokens = len(blocks) * self.block_tokens
+        copy = self._start_partly(request, node)
+        if is_new_use:
+            request.cached_tokens = request.computed_tokens
+            self.reused_blocks += len(blocks)
+            self.missed_blocks += self._blocks.blocks_for(len(request.tokens)) - len(blocks)
+        self._tree.produce(request)
+        return copy
+
+    def grow(self, request: Request, tokens: int) -> list[int]:
+        """Give a running request the blocks it lacks to have `tokens` computed; return those."""
+        count = self.missing_blocks(request, tokens)
+        new = self._allocate(count) if count else []
+        request.blocks += new
+        return new
+
+    def shrink(self, request: Request, tokens: int) -> None:
+        """Take back a running request's blocks beyond its first `tokens`; none is shared."""
+        count = self._blocks.blocks_for(tokens)
+        if count < len(request.blocks):
+            self._blocks.free(request.blocks[count:])
+            del request.blocks[count:]
+
+    def publish(self, request: Request, tokens: int) -> None:
+        """Enter the full blocks among a running request's first `tokens`, whose KV is written."""
+        tree = self._tree
+        full = tokens // self.block_tokens
+        node: Node = request.node
+        tree.stop_producing(request)
+        while node.depth < full:
+            node = tree.insert(node, tree.key(request, node.depth), request.blocks[node.depth])
+        request.node = node
+        tree.produce(request)
+
+    def release(self, request: Request) -> None:
+        """Take back all that a running request holds; what is in the tree stays findable."""
+        self._tree.stop_producing(request)
+        self._tree.unlock_path(request.node)
+        self._blocks.free(request.blocks)
+        request.node = None
+        request.blocks = []
+
+    def pin(self, request: Request) -> None:
+        """Pin what the tree holds of a running request's prompt."""
+        node: Node = request.node
+        while node.depth * self.block_tokens > request.prompt_tokens and node.parent is not None:
+            node = node.parent
+        self._tree.pin(node, 1)
+
+    def states(self) -> str:
+        """Return a letter a block: `f` free, `c` cached, `h` held by one, `s` shared by several."""
+        letters = list(self._blocks.states())
+        for node in self._tree.nodes():
+            holders = node.locks
+            letters[node.block] = "chs"[min(holders, 2)]
+        return "".join(letters)
+
+    def check(self, holders: Iterable[Request], waiting: Iterable[Request]) -> None:
+        """Recompute the books from everybody's blocks; raise BooksError if they do not balance."""
+        holders, waiting = list(holders), list(waiting)
+        cached = {node.block for node in self._tree.nodes()}
+        self._blocks.check([*(request.blocks for request in holders), list(cached)])
+        self._tree.check([request.node for request in holders], waiting)
+        owners: dict[int, str] = {}
+        for request in holders:
+            node: Node = request.node
+            for block in request.blocks[node.depth :]:
+                if block in owners or block in cached:
+                    raise BooksError(f"block {block} is written by two")
+                owners[block] = request.request_id
+
+    def _start_partly(self, request: Request, node: Node) -> tuple[int, int] | None:
+        """Take over a part of a cached block by copy, if one begins as the request goes on."""
+        start = request.computed_tokens
+        rest = request.tokens[start : min(start + self.block_tokens, request.reusable_tokens)]
+        found = self._tree.nearest(node, rest)
+        if found is None or found[1] < self._least_copy:
+            return None
+        source, count = found
+        if self.num_available - (not source.locks) < 1:
+            return None
+        self._tree.lock_path(source, False)  # so that it is not the one that is evicted
+        (target,) = self._allocate(1)
+        self._tree.unlock_path(source, is_use=False)
+        request.blocks.append(target)
+        request.computed_tokens += count
+        return source.block, target
+
+    def _allocate(self, count: int) -> list[int]:
+        while self._blocks.num_free < count:
+            if not self._tree.num_evictable:
+                raise BooksError(f"{count} blocks wanted, {self._blocks.num_free} free")
+            self._tree.evict()
+            self.evicted_blocks += 1
+        self.allocated_blocks += count
+        return self._blocks.allocate(count)

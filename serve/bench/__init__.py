@@ -1,0 +1,1 @@
+"""Benchmarks: an engine alone, and a server under load."""

@@ -1,0 +1,72 @@
+"""The options of `enginewright serve` that say how the executor schedules."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import click
+
+from ...executor.chunks import ChunkPolicyName
+from ...executor.config import ExecutorConfig
+from ...executor.policies import PolicyName
+from ...runtime.errors import InputError
+from .options import Command
+
+_DEFAULTS = ExecutorConfig()
+_COUNT = click.IntRange(min=1)
+_ABOVE_0 = click.FloatRange(min=0, min_open=True)
+
+
+def scheduling_options(command: Command) -> Command:
+    """Add options whose values `take_executor_config` reads."""
+    decorators = (
+        click.option(
+            "--max-queue",
+            type=_COUNT,
+            default=_DEFAULTS.max_queue,
+            show_default=True,
+            help="Requests that may wait; more get 429.",
+        ),
+        click.option("--max-queue-tokens", type=_COUNT, help="Prompt tokens that may wait."),
+        click.option(
+            "--capacity-policy",
+            type=click.Choice(get_args(PolicyName)),
+            default=_DEFAULTS.capacity_policy,
+            show_default=True,
+            help="How many sequences share the KV cache.",
+        ),
+        click.option(
+            "--chunk-policy",
+            type=click.Choice(get_args(ChunkPolicyName)),
+            default=_DEFAULTS.chunk_policy,
+            show_default=True,
+            help="How prompts share a step.",
+        ),
+        click.option("--itl-target-ms", type=_ABOVE_0, help="Time a token that prompts leave."),
+        click.option("--tenant-weight", multiple=True, help="NAME=WEIGHT; may be repeated."),
+        click.option("--overlap", is_flag=True, help="Launch a step before the last is read."),
+        click.option(
+            "--step-timeout", type=_ABOVE_0, help="Seconds after which a step ends it all."
+        ),
+    )
+    for decorator in reversed(decorators):
+        command = decorator(command)
+    return command
+
+
+def take_executor_config(options: dict[str, Any]) -> ExecutorConfig:
+    """Make the executor's configuration of what is left of a command's options.
+
+    Raises InputError.
+    """
+    weights = dict(map(_weight, options.pop("tenant_weight")))
+    timeout = options.pop("step_timeout")
+    return ExecutorConfig(**options, tenant_weights=weights, hang_timeout=timeout)
+
+
+def _weight(word: str) -> tuple[str, float]:
+    name, _, value = word.rpartition("=")
+    try:
+        return name, float(value)
+    except ValueError as error:
+        raise InputError(f"--tenant-weight is {word!r}; write NAME=WEIGHT") from error

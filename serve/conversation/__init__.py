@@ -1,0 +1,1 @@
+"""Conversations: messages and tools to a prompt, an answer to text, reasoning and tool calls."""

@@ -1,0 +1,1 @@
+"""The page at `/`: the engine live, and a chat box."""

@@ -1,0 +1,1 @@
+"""How good an engine is: perplexity, KL divergence, multiple choice."""

@@ -1,0 +1,191 @@
+"""Every CPU kernel against its numpy twin, at every instruction set that this machine runs."""
+
+from __future__ import annotations
+
+from ctypes import c_float, c_int32, c_size_t, c_void_p
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from enginewright.builder import reference_ops
+from enginewright.builder.quantize.weight_only import fake_quantize
+from enginewright.builder.reference_ops import quantize
+from tests.support.cpu_kernels import FORMATS, GROUP, Kernels, address
+
+rms_norm: Any = reference_ops.rms_norm  # called with doubles here
+silu: Any = reference_ops.silu
+few_examples = settings(
+    max_examples=20,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+def random(*shape: int, seed: int = 0) -> npt.NDArray[np.float32]:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+def seen_by_product(
+    x: npt.NDArray[np.float32], weight: npt.NDArray[np.float32], format: str
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Activations and weights as a product in that format sees them."""
+    if format == "int8":
+        x = quantize(x, {"group": GROUP}).dequantize()
+    if format == "bf16" and weight.shape[1] % 2:
+        format = "f32"
+    return x.astype(np.float64), fake_quantize(weight, format, GROUP).astype(np.float64)
+
+
+def assert_close(found: Any, expected: Any, tolerance: float = 2e-6) -> None:
+    scale = max(1.0, float(np.abs(expected).max(initial=0)))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * scale)
+
+
+def test_the_headers_have_the_facts_that_the_builder_packs_for(kernels: Kernels) -> None:
+    facts = np.zeros(3, np.int32)
+    kernels.library.test_facts(c_void_p(address(facts)))
+    level = kernels.level
+    assert facts.tolist() == [level.lanes, level.panel, level.offset]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@few_examples
+@given(rows=st.integers(0, 70), n=st.integers(1, 90), k=st.integers(1, 100), bias=st.booleans())
+def test_products(kernels: Kernels, format: str, rows: int, n: int, k: int, bias: bool) -> None:
+    x, weight = random(rows, k), random(n, k, seed=1)
+    offsets = random(n, seed=2) if bias else None
+    residual = random(rows, n, seed=3)
+    found = kernels.gemm(x, weight, format, bias=offsets, residual=residual)
+    seen_x, seen_weight = seen_by_product(x, weight, format)
+    expected = seen_x @ seen_weight.T + residual + (0 if offsets is None else offsets)
+    assert_close(found[:, :n], expected, 1e-5)
+    assert not found[:, n:].any()  # padding columns are products with zeros
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@few_examples
+@given(rows=st.integers(1, 40), n=st.integers(1, 50), k=st.integers(1, 70), bias=st.booleans())
+def test_gated_products(
+    kernels: Kernels, format: str, rows: int, n: int, k: int, bias: bool
+) -> None:
+    x, weight = random(rows, k), random(2 * n, k, seed=1)
+    offsets = random(2 * n, seed=2) if bias else None
+    found = kernels.gemm(x, weight, format, swiglu=True, bias=offsets)[:, :n]
+    seen_x, seen_weight = seen_by_product(x, weight, format)
+    both = seen_x @ seen_weight.T + (0 if offsets is None else offsets)
+    assert_close(found, silu(both[:, :n], {}) * both[:, n:], 1e-5)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_row_of_a_product_has_the_same_bits_in_any_company(kernels: Kernels, format: str) -> None:
+    x, weight = random(75, 96), random(77, 96, seed=1)
+    everything = kernels.gemm(x, weight, format)
+    for first, last in ((0, 1), (3, 5), (5, 8), (8, 12), (1, 23), (40, 56), (7, 39), (9, 75)):
+        some = kernels.gemm(x[first:last], weight, format)
+        np.testing.assert_array_equal(some.view(np.uint32), everything[first:last].view(np.uint32))
+
+
+def test_a_product_writes_its_own_panels_only(kernels: Kernels) -> None:
+    x, weight, panel = random(3, 40), random(100, 40, seed=1), kernels.level.panel
+    found = kernels.gemm(x, weight, "f32", panels=(1, 2), guard=7.0)
+    expected = kernels.gemm(x, weight, "f32")
+    np.testing.assert_array_equal(found[:, panel : 2 * panel], expected[:, panel : 2 * panel])
+    assert (np.delete(found, np.s_[panel : 2 * panel], axis=1) == 7).all()
+    assert (kernels.gemm(x, weight, "f32", panels=(2, 2), guard=7.0) == 7).all()
+
+
+@few_examples
+@given(rows=st.integers(1, 5), n=st.integers(1, 140), zeros=st.booleans())
+def test_quantization(kernels: Kernels, rows: int, n: int, zeros: bool) -> None:
+    x = (random(rows, n) * 10.0 ** random(rows, 1, seed=1)).astype(np.float32)
+    if zeros:
+        x[:, :GROUP] = 0
+    k = -(-n // GROUP) * GROUP
+    expected = quantize(x, {"group": GROUP})
+    found = kernels.quantize(x)
+    values = found[:, :k].view(np.int8).astype(int)
+    scales = np.ascontiguousarray(found[:, k:]).view(np.float32)[:, : k // GROUP]
+    sums = np.ascontiguousarray(found[:, k:]).view(np.int32)[:, k // GROUP :]
+    np.testing.assert_allclose(scales, expected.scales, rtol=2e-7)
+    # the kernel multiplies by an inverse: a value within an ulp of a tie may round either way
+    assert np.abs(values[:, :n] - expected.values).max() <= 1
+    assert (values[:, :n] != expected.values).mean() < 0.01 or n < 100
+    assert not values[:, n:].any()
+    assert np.abs(values).max() <= 127
+    totals = values.reshape(rows, -1, GROUP).sum(axis=2)
+    np.testing.assert_array_equal(sums, -kernels.level.offset * totals)
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+def test_a_group_that_is_not_finite_has_a_scale_of_nan(kernels: Kernels, broken: float) -> None:
+    for place in (32, 40, 63, 64, 69):
+        x = random(2, 70)
+        x[1, place] = broken
+        found = kernels.quantize(x)
+        scales = np.ascontiguousarray(found[:, 96:]).view(np.float32)[:, :3]
+        np.testing.assert_array_equal(np.isnan(scales[1]), [place // 32 == g for g in range(3)])
+        assert np.isfinite(scales[0]).all()
+        assert np.isnan(kernels.gemm(x, random(5, 70), "int8")[1, :5]).all()
+
+
+def test_rows_outside_a_range_are_not_written(kernels: Kernels) -> None:
+    x = random(5, 64)
+    everything = kernels.quantize(x)
+    some = kernels.quantize(x, 1, 3)
+    np.testing.assert_array_equal(some[1:3], everything[1:3])
+    assert (some[[0, 3, 4]] == 0xA5).all()
+    assert (kernels.quantize(x, 2, 2) == 0xA5).all()
+
+
+@few_examples
+@given(rows=st.integers(1, 4), runs=st.integers(1, 4), width=st.integers(1, 70))
+def test_rms_norm(kernels: Kernels, rows: int, runs: int, width: int) -> None:
+    x, weight = random(rows, runs * width), random(width, seed=1)
+    out = np.empty_like(x)
+    facts = (c_int32(runs * width), c_int32(width), c_float(1e-5))
+    kernels.row_op("rms_norm", x, out, c_void_p(address(weight)), *facts)
+    expected = rms_norm(x.astype(np.float64), weight.astype(np.float64), {"eps": 1e-5})
+    assert_close(out, expected)
+
+
+@few_examples
+@given(heads=st.integers(1, 4), half=st.integers(1, 40), rows=st.integers(1, 4))
+def test_rope(kernels: Kernels, heads: int, half: int, rows: int) -> None:
+    x, table = random(rows, heads * 2 * half), random(9, 2 * half + 5, seed=1)
+    positions = np.array([8, 0, 3, 3], np.int32)
+    out = np.empty_like(x)
+    at = (c_void_p(address(table)), c_size_t(2 * half + 5), c_void_p(address(positions)))
+    kernels.row_op("rope", x, out, *at, c_int32(heads), c_int32(2 * half))
+    first, second = x.reshape(rows, heads, 2, half).transpose(2, 0, 1, 3).astype(np.float64)
+    cos, sin = (table[positions[:rows], None, i * half : (i + 1) * half] for i in (0, 1))
+    turned = np.stack([first * cos - second * sin, second * cos + first * sin], axis=2)
+    assert_close(out, turned.reshape(out.shape), 1e-6)
+
+
+@pytest.mark.parametrize(("kind", "name"), [*enumerate(["add", "mul", "silu", "silu_mul"])])
+@pytest.mark.parametrize("n", [16, 32, 48])
+def test_elementwise(kernels: Kernels, kind: int, name: str, n: int) -> None:
+    a, b, out = random(3, n) * 20, random(3, n, seed=1), np.empty((3, n), np.float32)
+    a[0, :4] = (-200, -88, 0, 200)
+    args: list[Any] = [c_int32(kind)]
+    for array in (a, b, out):
+        args += [c_void_p(address(array)), c_size_t(array.strides[0])]
+    kernels.library.test_elementwise(*args, c_int32(n), c_int32(0), c_int32(3))
+    gate = silu(a.astype(np.float64), {})
+    expected = {"add": a + b, "mul": a * b, "silu": gate, "silu_mul": gate * b}[name]
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-30)  # e^x has the error of x
+
+
+def test_exp2(kernels: Kernels) -> None:
+    x = np.concatenate([np.linspace(-126, 1, 4000), [-126.5, -1000, -np.inf, 0, -1, -0.5]])
+    x = x.astype(np.float32)
+    found = np.empty_like(x)
+    kernels.library.test_exp2(c_void_p(address(x)), c_void_p(address(found)), len(x))
+    exact = np.where(x < -126, 0, np.exp2(x.astype(np.float64)))
+    np.testing.assert_allclose(found, exact, rtol=3e-7, atol=0)
+    assert found[-3] == 1

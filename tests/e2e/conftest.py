@@ -1,0 +1,127 @@
+"""The real model, built by the product's own command, and served by it."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CHECKPOINT = ROOT / ".cache/models/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+CACHE = ROOT / ".cache/test-engines"
+SOURCES = ("builder", "converters", "plugins", "runtime")
+
+
+def _source_hash() -> str:
+    """Hash what decides an engine's bytes, so that a change builds the test engines anew."""
+    digest = hashlib.sha256()
+    for folder in SOURCES:
+        for path in sorted((ROOT / folder).rglob("*.[pch]*")):
+            if path.suffix in (".py", ".h", ".c"):
+                digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def build_engine(format: str, *options: str) -> Path:
+    """Build SmolLM2 with `enginewright build`, or return the engine of an earlier run."""
+    name = "-".join((f"smollm2-{format}", *(option.strip("-") for option in options)))
+    output = CACHE / _source_hash() / name
+    if not output.exists():
+        for old in CACHE.glob("*"):
+            if old.name != _source_hash():
+                shutil.rmtree(old, ignore_errors=True)
+        command = [sys.executable, "-m", "enginewright", "build", str(CHECKPOINT)]
+        command += ["-o", str(output), "--quant", format, *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        assert done.returncode == 0, done.stderr
+    return output
+
+
+@pytest.fixture(scope="session")
+def checkpoint() -> Path:
+    """The GGUF file that scripts/model fetches."""
+    assert CHECKPOINT.exists(), "scripts/model fetches the checkpoint; scripts/test runs it first"
+    return CHECKPOINT
+
+
+@pytest.fixture(scope="session")
+def smollm2_engine(checkpoint: Path) -> Path:
+    """SmolLM2-135M in int8, the default build."""
+    return build_engine("int8")
+
+
+@pytest.fixture(scope="session")
+def smollm2_f32_engine(checkpoint: Path) -> Path:
+    """SmolLM2-135M in f32."""
+    return build_engine("f32")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server that runs, and where."""
+
+    url: str
+    port: int
+    process: subprocess.Popen[str]
+    engine: Path
+    ready_seconds: float  # from process start to the first 200 of /health
+
+
+def start_server(engine: Path, *options: str) -> Served:
+    """Start `enginewright serve` on a free port and wait until it is healthy."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    begin = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "enginewright", "serve", str(engine), "--port", str(port), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    while time.monotonic() - begin < 60:
+        if process.poll() is not None:
+            break
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+            connection.request("GET", "/health")
+            if connection.getresponse().status == 200:
+                seconds = time.monotonic() - begin
+                return Served(f"http://127.0.0.1:{port}", port, process, engine, seconds)
+        except OSError:
+            time.sleep(0.02)
+        finally:
+            connection.close()
+    process.kill()
+    raise AssertionError(f"the server did not start: {process.communicate()[0]}")
+
+
+def stop_server(served: Served) -> int:
+    """End a server as an operator would; returns its exit code."""
+    served.process.send_signal(signal.SIGTERM)
+    try:
+        served.process.communicate(timeout=20)
+    except subprocess.TimeoutExpired:
+        served.process.kill()
+        served.process.communicate()
+    return served.process.returncode
+
+
+@pytest.fixture(scope="session")
+def served(smollm2_engine: Path) -> Iterator[Served]:
+    """The int8 engine, served by the product's own command; ends with exit code 0."""
+    server = start_server(smollm2_engine, "--max-batch-size", "32")
+    yield server
+    assert stop_server(server) == 0

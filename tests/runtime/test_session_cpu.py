@@ -1,0 +1,182 @@
+"""CPU sessions at work: limits, refused batches, closing, idling, several at once."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from enginewright.runtime.artifact import Engine
+from enginewright.runtime.errors import (
+    StepFailedError,
+)
+from enginewright.runtime.session import open_session
+from enginewright.runtime.session_cpu import CpuSession
+from tests.support.cpu_engine import EngineCache, family_spec, make_batch, random_ids
+from tests.support.generate import make_lanes, make_sampling, run_lanes
+
+SPEC, OTHER = family_spec("llama", "int8"), family_spec("llama", "f32")
+BLOCKS = 20
+
+
+@pytest.fixture
+def engine(engines: EngineCache) -> Engine:
+    """An engine that nobody changes."""
+    return engines.get(SPEC)
+
+
+@pytest.fixture
+def session(engines: EngineCache) -> Iterator[CpuSession]:
+    """An open session of two threads."""
+    with engines.session(SPEC, 2, BLOCKS) as session:
+        yield session
+
+
+def copied(engine: Engine, folder: Path) -> Engine:
+    shutil.copytree(engine.folder, folder)
+    return Engine(folder, engine.manifest)
+
+
+def test_the_limits_are_those_of_the_engine(engine: Engine) -> None:
+    with contextlib.closing(open_session(engine, kv_cache_memory=1 << 24)) as session:
+        built = engine.manifest.limits
+        assert session.limits.max_batch_size == built.max_batch_size
+        assert session.limits.max_num_tokens == built.max_num_tokens
+        assert session.limits.max_seq_len == built.max_seq_len
+        assert session.limits.num_blocks == (1 << 24) // engine.manifest.kv.block_bytes
+        assert session.limits.block_tokens == 32
+        assert session.limits.vocab_size == SPEC.model.vocab_size
+
+
+def test_smaller_limits_take_less_memory(engine: Engine) -> None:
+    small = CpuSession(engine, 1, 1 << 22, max_batch_size=2, max_num_tokens=40)
+    large = CpuSession(engine, 1, 1 << 22)
+    assert small.limits.max_batch_size == 2
+    assert small.limits.max_num_tokens == 40
+    assert small.working_bytes < large.working_bytes
+    for session in (small, large):
+        session.close()
+
+
+def test_fewer_tokens_than_sequences_are_raised_to_one_each(engine: Engine) -> None:
+    with contextlib.closing(CpuSession(engine, 1, 1 << 22, 8, 3)) as session:
+        assert session.limits.max_num_tokens == 8
+
+
+def test_batches_beyond_the_limits_are_refused_and_the_session_lives(engine: Engine) -> None:
+    ids = random_ids(SPEC, 60)
+    with contextlib.closing(CpuSession(engine, 1, 1 << 24, 4, 40)) as session:
+        fine = make_batch([ids[:20]], [0], [[0]], [19])
+        expected = session.logits(fine)
+        too_many_tokens = make_batch([ids], [0], [[0, 1]], [59])
+        too_many_rows = make_batch([ids[:20]], [0], [[0]], range(5))
+        too_many_sequences = make_batch(
+            [ids[i : i + 1] for i in range(5)], [0] * 5, [[i] for i in range(5)], [0]
+        )
+        nothing = make_batch([np.zeros(0, np.int32)], [0], [[0]], [])
+        for batch in (too_many_tokens, too_many_rows, too_many_sequences, nothing):
+            with pytest.raises(StepFailedError, match="refused a step of"):
+                session.launch(batch)
+            np.testing.assert_array_equal(session.logits(fine), expected)
+
+
+def test_a_third_step_in_flight_is_refused(session: CpuSession) -> None:
+    batch = make_batch([[1, 2, 3]], [0], [[0]], [2])
+    for _ in range(2):
+        session.launch(batch)
+        session.sample(make_sampling(1))
+    with pytest.raises(StepFailedError, match="two steps in flight"):
+        session.launch(batch)
+    assert session.wait().tokens.tolist() == session.wait().tokens.tolist()
+
+
+def test_there_must_be_a_sampled_step_to_wait_for(session: CpuSession) -> None:
+    with pytest.raises(StepFailedError, match="no step to wait for"):
+        session.wait()
+    session.launch(make_batch([[1, 2, 3]], [0], [[0]], [2]))
+    with pytest.raises(StepFailedError, match="never sampled"):
+        session.wait()
+    session.sample(make_sampling(1))
+    assert session.wait().step_seconds > 0
+
+
+def test_a_copied_block_serves_another_sequence(session: CpuSession) -> None:
+    ids = random_ids(SPEC, 33)
+    expected = session.logits(make_batch([ids], [0], [[3, 4]], [32]))
+    session.copy_block(3, 9)
+    found = session.logits(make_batch([ids[32:]], [32], [[9, 10]]))
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(IndexError, match=f"block {BLOCKS} of {BLOCKS}"):
+        session.copy_block(0, BLOCKS)
+
+
+def test_arrays_may_be_let_go_while_a_step_is_in_flight(session: CpuSession) -> None:
+    ids = random_ids(SPEC, 200)
+    expected = session.logits(make_batch([ids], [0], [range(7)], [199])).argmax()
+    for _ in range(5):
+        session.launch(make_batch([ids], [0], [range(7)], [199]))
+        session.sample(make_sampling(1))
+        rubbish = [np.full(n, -7, np.int32) for n in range(1, 400)]
+        assert session.wait().tokens.tolist() == [expected]
+        del rubbish
+
+
+def test_closing_twice_does_no_harm(engine: Engine) -> None:
+    session = CpuSession(engine, 2, 1 << 22)
+    session.close()
+    session.close()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("steps", ["launched", "sampled", "sampled launched", "sampled sampled"])
+def test_closing_with_steps_in_flight_ends_them(engine: Engine, threads: int, steps: str) -> None:
+    session = CpuSession(engine, threads, 1 << 22)
+    for step in steps.split():
+        session.launch(make_batch([random_ids(SPEC, 100)], [0], [[0, 1, 2, 3]], [99]))
+        if step == "sampled":
+            session.sample(make_sampling(1))
+    session.close()
+
+
+@pytest.mark.parametrize("worked", [False, True])
+def test_an_idle_session_uses_no_processor(session: CpuSession, worked: bool) -> None:
+    if worked:
+        session.logits(make_batch([random_ids(SPEC, 100)], [0], [range(4)], [99]))
+        time.sleep(0.05)
+    begin = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - begin < 0.1
+
+
+def test_engines_in_one_process_do_not_meet(engines: EngineCache) -> None:
+    """Two sessions of one engine and one of another, steps of all three in flight at once."""
+    specs = [SPEC, SPEC, OTHER]
+    prompts = [random_ids(spec, 40 + i, seed=i) for i, spec in enumerate(specs)]
+    batches = [make_batch([prompt], [0], [[5, 2]], [len(prompt) - 1]) for prompt in prompts]
+    expected: list[int] = []
+    for spec, batch in zip(specs, batches, strict=True):
+        with engines.session(spec, 2, BLOCKS) as session:
+            expected.append(int(session.logits(batch).argmax()))
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(engines.session(spec, 2, BLOCKS)) for spec in specs]
+        for _ in range(3):
+            for session, batch in zip(opened, batches, strict=True):
+                session.launch(batch)
+                session.sample(make_sampling(1))
+            assert [int(session.wait().tokens[0]) for session in opened] == expected
+
+
+def test_a_copy_of_an_engine_gives_what_the_engine_gives(engine: Engine, tmp_path: Path) -> None:
+    ids = random_ids(SPEC, 20)
+    found = []
+    for at in (engine, copied(engine, tmp_path / "engine")):
+        with contextlib.closing(CpuSession(at, 1, 1 << 22)) as session:
+            lanes = make_lanes([ids], blocks=4)
+            run_lanes(session, lanes, 64)
+            found.append(lanes[0].trace)
+    assert found[0] == found[1]

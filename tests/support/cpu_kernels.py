@@ -1,0 +1,176 @@
+"""The kernel headers compiled as a library of single kernels, and numpy's way of calling them."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_int32, c_size_t, c_void_p
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from enginewright.builder.network import Weight
+from enginewright.builder.targets.cpu.isa import IsaLevel
+from enginewright.builder.targets.cpu.pack import pack, plan_panels
+from enginewright.builder.targets.cpu.toolchain import compile_engine
+from enginewright.runtime import machine
+from enginewright.runtime.abi_cpu import ResultStruct
+from enginewright.runtime.session import Sampling
+from enginewright.runtime.session_cpu import _sampling_struct  # pyright: ignore[reportPrivateUsage]
+
+Float32 = npt.NDArray[np.float32]
+
+SOURCES = Path(__file__).parent / "kernels"
+GROUP, HEADS, KV_HEADS, HEAD_DIM = 32, 6, 2, 22  # as kernels/attend.inc has them
+FORMATS = ("f32", "bf16", "int8")
+
+
+class Product(ctypes.Structure):
+    """`ew_product` of plugins/cpu/gemm.h."""
+
+    _fields_ = (
+        ("panels", c_void_p),
+        ("panel_bytes", c_size_t),
+        ("k", c_int32),
+        ("bias", c_void_p),
+        ("x", c_void_p),
+        ("x_stride", c_size_t),
+        ("out", c_void_p),
+        ("out_stride", c_size_t),
+        ("residual", c_void_p),
+        ("residual_stride", c_size_t),
+        ("rows", c_int32),
+        ("first_panel", c_int32),
+        ("last_panel", c_int32),
+    )
+
+
+class Kernels:
+    """The kernels of one instruction set."""
+
+    def __init__(self, level: IsaLevel, folder: Path) -> None:
+        self.level = level
+        path = folder / f"{level.name}.so"
+        others = tuple(str(SOURCES / f"attend_{kv}.c") for kv in ("f32", "bf16", "int8"))
+        arch = level.arch or machine.detect().arch
+        compile_engine(SOURCES / "kernels.c", path, level, arch, None, others)
+        self.library: Any = ctypes.CDLL(str(path))
+        assert self.library.test_start() == 0, "the system refuses the registers of this level"
+        self.library.test_philox.restype = ctypes.c_double
+        self.library.test_philox.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
+        self.library.test_log.restype = ctypes.c_double
+        self.library.test_log.argtypes = [ctypes.c_double]
+
+    def gemm(
+        self,
+        x: Float32,
+        weight: Float32,
+        format: str,
+        *,
+        swiglu: bool = False,
+        bias: Float32 | None = None,
+        residual: Float32 | None = None,
+        panels: tuple[int, int] | None = None,
+        guard: float = 0.0,
+    ) -> Float32:
+        """Multiply as an engine does: packs the weight, quantizes rows for int8.
+
+        Returns whole panels of columns, [rows, padded]; columns that were not computed are `guard`.
+        """
+        packed = Weight("w", weight.shape, lambda: weight)
+        packed.format, packed.group = format, GROUP if format == "int8" else 0
+        layout = plan_panels(packed, self.level, swiglu)
+        data = np.concatenate(
+            [piece.view(np.uint8).ravel() for piece in pack(packed, layout, self.level)]
+        )
+        data = np.concatenate([data, np.zeros(8192, np.uint8)])  # prefetches run ahead
+        rows, width = len(x), layout.panels * self.level.panel // (2 if swiglu else 1)
+        operand = self.quantize(x) if layout.format == "int8" else np.ascontiguousarray(x)
+        out = np.full((rows, width), guard, np.float32)
+        add = None if residual is None else padded(residual, width)
+        offsets = None if bias is None else self._bias(bias, layout.panels, swiglu)
+        first, last = panels or (0, layout.panels)
+        product = Product(
+            address(data),
+            layout.panel_bytes,
+            layout.k,
+            address(offsets),
+            address(operand),
+            operand.strides[0],
+            address(out),
+            out.strides[0],
+            address(add),
+            0 if add is None else add.strides[0],
+            rows,
+            first,
+            last,
+        )
+        kind = FORMATS.index(layout.format)
+        self.library.test_gemm(kind, int(swiglu), ctypes.byref(product))
+        return out
+
+    def _bias(self, bias: Float32, panels: int, swiglu: bool) -> Float32:
+        if not swiglu:
+            return padded(bias[None], panels * self.level.panel)[0]
+        half = self.level.panel // 2
+        parts = [
+            padded(part[None], panels * half).reshape(panels, half) for part in np.split(bias, 2)
+        ]
+        return np.ascontiguousarray(np.concatenate(parts, axis=1)).ravel()
+
+    def quantize(
+        self, x: Float32, first: int = 0, last: int | None = None
+    ) -> npt.NDArray[np.uint8]:
+        """Quantize rows; returns them as gemm.h lays them out, rows outside the range all 0xA5."""
+        rows, n = x.shape
+        k = -(-n // GROUP) * GROUP
+        out = np.full((rows, k + 8 * (k // GROUP)), 0xA5, np.uint8)
+        self.row_op("quantize", x, out, c_int32(n), c_int32(k), first=first, last=last)
+        return out
+
+    def row_op(
+        self,
+        name: str,
+        x: npt.NDArray[Any],
+        out: npt.NDArray[Any],
+        *rest: Any,
+        first: int = 0,
+        last: int | None = None,
+    ) -> None:
+        """Call a kernel that goes row by row over rows `first` to `last`."""
+        getattr(self.library, f"test_{name}")(
+            c_void_p(address(x)),
+            c_size_t(x.strides[0]),
+            c_void_p(address(out)),
+            c_size_t(out.strides[0]),
+            *rest,
+            c_int32(first),
+            c_int32(len(x) if last is None else last),
+        )
+
+    def sample(self, sampling: Sampling, logits: Float32) -> tuple[npt.NDArray[Any], ...]:
+        """Sample rows; returns tokens, logprobs, ids and logprobs of the likeliest."""
+        rows, vocab = logits.shape
+        logits = np.ascontiguousarray(logits)
+        struct = _sampling_struct(sampling)
+        tokens, logprobs = np.empty(rows, np.int32), np.empty(rows, np.float32)
+        ids = np.full((rows, struct.top_logprobs), -1, np.int32)
+        top = np.full(ids.shape, np.nan, np.float32)
+        result = ResultStruct(
+            address(tokens), address(logprobs), address(ids), address(top), None, 0.0
+        )
+        self.library.test_sample(
+            ctypes.byref(struct), rows, c_void_p(address(logits)), vocab, ctypes.byref(result)
+        )
+        return tokens, logprobs, ids, top
+
+
+def address(array: npt.NDArray[Any] | None) -> int | None:
+    """Return where an array lies; None stays None."""
+    return None if array is None else array.ctypes.data
+
+
+def padded(array: Float32, width: int) -> Float32:
+    """Return the array with columns of zeros up to `width`."""
+    return np.pad(array, ((0, 0), (0, width - array.shape[1]))).astype(np.float32)

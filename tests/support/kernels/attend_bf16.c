@@ -1,0 +1,3 @@
+#define EW_KV 1
+#define SUFFIX bf16
+#include "attend.inc"

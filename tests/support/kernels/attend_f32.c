@@ -1,0 +1,3 @@
+#define EW_KV 0
+#define SUFFIX f32
+#include "attend.inc"
