@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 ChunkPolicyName = Literal["first_come_first_served", "equal_progress"]
@@ -22,8 +22,8 @@ def first_come_first_served(missing: Sequence[int], budget: int, unit: int) -> l
 
 def equal_progress(missing: Sequence[int], budget: int, unit: int) -> list[int]:
     """Return a chunk for each prompt: all get a unit in turn, until the budget is spent."""
-    chunks = [0] * len(missing)
-    hungry = [index for index, tokens in enumerate(missing) if tokens]
+    chunks: list[int] = [0] * len(missing)
+    hungry: list[int] = [index for index, tokens in enumerate(missing) if tokens]
     while hungry and budget:
         rounds = max(1, budget // (unit * len(hungry)))
         for index in hungry:
@@ -32,6 +32,11 @@ def equal_progress(missing: Sequence[int], budget: int, unit: int) -> list[int]:
             budget -= count
         hungry = [index for index in hungry if chunks[index] < missing[index]]
     return chunks
+
+
+def make_share(name: ChunkPolicyName) -> Callable[[Sequence[int], int, int], list[int]]:
+    """Return the function of that policy: of missing tokens, budget and unit to chunks."""
+    return equal_progress if name == "equal_progress" else first_come_first_served
 
 
 class ChunkBudget:

@@ -41,6 +41,7 @@ from .messages import (
 )
 from .sampling import TokenParams
 from .transport import ZmqChannel, client_channel
+from .watchdog import EXIT_HUNG
 
 Sink = Callable[[TokenOutput], None]
 
@@ -157,17 +158,18 @@ class ExecutorClient:
             if request_id in self._sinks and not self._dead:
                 self._channel.send(Abort(request_id))
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, detail: bool = False) -> dict[str, Any]:
         """Return the executor's counters and gauges; waits for the step in progress.
 
-        Raises ExecutorDiedError.
+        With `detail` there are also `iterations` and `ended_requests`, each since they were last
+        asked for, and `requests`. Raises ExecutorDiedError.
         """
         future: Future[dict[str, Any]] = Future()
         with self._lock:
             if self._dead:
                 raise _died(self._process)
             self._stats_waiting.append(future)
-            self._channel.send(GetStats())
+            self._channel.send(GetStats(detail))
         return future.result()
 
     def shutdown(self, timeout: float = 10.0) -> None:
@@ -252,6 +254,11 @@ def _call(sink: Sink, output: TokenOutput) -> None:
 
 def _died(process: subprocess.Popen[bytes]) -> ExecutorDiedError:
     code = process.poll()
+    if code == EXIT_HUNG:
+        return ExecutorDiedError(
+            "A step took longer than --step-timeout, so the executor process has ended; the stacks "
+            "of its threads are on standard error. Start it again."
+        )
     ending = (
         "" if code is None else f" with exit code {code}" if code >= 0 else f" of signal {-code}"
     )

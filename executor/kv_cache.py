@@ -87,8 +87,8 @@ class KvCache:
         copy = self._start_partly(request, node)
         if is_new_use:
             request.cached_tokens = request.computed_tokens
-            self.reused_blocks += len(blocks)
-            self.missed_blocks += self._blocks.blocks_for(len(request.tokens)) - len(blocks)
+            self.reused_blocks += node.depth
+            self.missed_blocks += self._blocks.blocks_for(len(request.tokens)) - node.depth
         self._tree.produce(request)
         return copy
 

@@ -16,6 +16,7 @@ from .guided import Compiler, Vocabulary
 from .intake import POLL_SECONDS, Arrival, Intake
 from .kv_blocks import KvBlocks
 from .kv_cache import KvCache
+from .limits import SchedulerLimits
 from .messages import (
     Abort,
     GetStats,
@@ -29,7 +30,7 @@ from .messages import (
 )
 from .plan import StepPlan
 from .prefix_tree import PrefixTree
-from .scheduler import Scheduler, SchedulerLimits
+from .scheduler import Scheduler
 from .speculative import Drafter, Speculator
 from .stats import ExecutorStats
 from .step import StepPacker, unpack
@@ -115,7 +116,13 @@ class PyExecutor:
                 outputs += [] if output is None else [output]
             elif isinstance(command, GetStats):
                 scheduler = self.scheduler
-                stats = {**self.stats.snapshot(), **scheduler.gauges(), **scheduler.live_view()}
+                stats = {
+                    **self.stats.snapshot(),
+                    **scheduler.report.gauges(),
+                    **scheduler.report.live_view(),
+                }
+                if command.detail:
+                    stats |= scheduler.report.records()
                 if self._speculator is not None:
                     stats["speculative"] = self._speculator.snapshot()
                 self._channel.send(StatsReply(stats))
@@ -184,7 +191,9 @@ class PyExecutor:
         output = unpack(result, packed)
         if self._speculator is not None:
             self._speculator.landed(flight.plan, output, seconds)
-        self._respond(scheduler.update(flight.plan, output, now))
+        outputs = scheduler.update(flight.plan, output, now)
+        scheduler.report.record(flight.plan, now, seconds)
+        self._respond(outputs)
         if self._speculator is not None:
             self._speculator.keep(scheduler.running.keys())
 
@@ -214,10 +223,7 @@ class PyExecutor:
 
     def _respond(self, outputs: list[TokenOutput]) -> None:
         if outputs:
-            gauges = self.scheduler.gauges()
-            stats = StepStats(
-                self.stats.steps, gauges["running"], gauges["waiting"], gauges["free_blocks"]
-            )
+            stats = StepStats(self.stats.steps, *self.scheduler.report.counts())
             self._channel.send(StepOutputs(outputs, stats))
 
 

@@ -27,6 +27,7 @@ from .messages import ExecutorInfo, Failed, Ready, error_info
 from .ngram_drafter import NgramDrafter
 from .speculative import Drafter
 from .transport import executor_channel
+from .watchdog import Watchdog
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,8 @@ def run(argument: str, opener: Opener) -> int:
         channel.close()
         return error.exit_code if isinstance(error, EnginewrightError) else 1
     executor = PyExecutor(opened.session, channel, options.config, opened.tokenizer, drafter)
+    if options.config.hang_timeout is not None:
+        Watchdog(options.config.hang_timeout, lambda: executor.busy_since)
     signal.signal(signal.SIGTERM, lambda number, frame: executor.stop())
     limits = opened.session.limits
     channel.send(

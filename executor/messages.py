@@ -74,7 +74,9 @@ class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
 
 
 class GetStats(msgspec.Struct, frozen=True, array_like=True, tag="get_stats"):
-    """Ask for a StatsReply."""
+    """Ask for a StatsReply; with `detail` also for the records of steps and requests."""
+
+    detail: bool = False
 
 
 class Shutdown(msgspec.Struct, frozen=True, array_like=True, tag="shutdown"):

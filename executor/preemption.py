@@ -64,8 +64,7 @@ class Preemption:
 
     def pause_newest(self, now: float) -> int:
         """Pause who started last, at once or when it lands; return how many blocks come then."""
-        requests = self._running.requests
-        request = next(one for one in reversed(requests.values()) if not one.is_pausing)
+        request = self._running.newest()
         self._stats.pauses += 1
         request.is_pausing = True
         blocks = len(request.blocks)

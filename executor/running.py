@@ -40,6 +40,10 @@ class RunningSet:
         """Whether a slot is free."""
         return bool(self._free_slots)
 
+    def newest(self) -> Request:
+        """Return the request that started last, of those that do not pause already."""
+        return next(one for one in reversed(self._requests.values()) if not one.is_pausing)
+
     def start(self, request: Request, now: float) -> None:
         """Give a request a slot."""
         request.move(RequestStatus.RUNNING, now)

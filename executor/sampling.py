@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -52,7 +52,6 @@ class TokenParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     queue_timeout: float | None = None  # seconds from submission to the start
     cache_salt: str | None = None  # only requests of one salt share cached KV
     no_repeat_ngram_size: int = 0  # 0: off; over prompt and answer
-    logits_processor: Any = None  # a LogitsProcessor; only within one process
     tenant: str | None = None  # who shares fairly with others; None: the salt stands for it
     pin: bool = False  # keep the prompt's KV until nothing else can make room
 
@@ -87,8 +86,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     queue_timeout: float | None = None  # seconds from submission to the start
     cache_salt: str | None = None
     no_repeat_ngram_size: int | None = None  # None or 0: off; over prompt and answer
-    logits_processor: Any = None  # a LogitsProcessor; see docs/decoding.md
     best_of: int | None = None  # answers that are made, of which the n likeliest are given
+    use_beam_search: bool = False  # the likeliest answers; best_of, or n, is the beams' number
+    length_penalty: float = 1.0  # beams: their log-probability is divided by length ** this
+    early_stopping: bool = True  # beams: end when as many answers have ended as there are beams
 
     def validate(self) -> None:
         """Raise RequestError, naming the field, unless every value has its type and range."""
@@ -115,6 +116,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         _check_range("deadline", self.deadline, 0.001, math.inf)
         _check_range("queue_timeout", self.queue_timeout, 0, math.inf)
         _check_range("no_repeat_ngram_size", self.no_repeat_ngram_size, 0, 1 << 16)
+        _check_range("length_penalty", self.length_penalty, -100, 100)
         _check_range("best_of", self.best_of, self.n, MAX_CHOICES)
         for value in (self.logit_bias or {}).values():
             _check_range("logit_bias", value, -100, 100)
@@ -166,7 +168,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             queue_timeout=self.queue_timeout,
             cache_salt=self.cache_salt,
             no_repeat_ngram_size=self.no_repeat_ngram_size or 0,
-            logits_processor=self.logits_processor,
         )
 
 

@@ -6,54 +6,30 @@ Deals in ints and lists; times are passed in.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
 
 from ..runtime.errors import EnginewrightError, RequestError, StepFailedError
 from .admission import Admission
 from .answers import take_prompt_logprobs, take_tokens
-from .chunks import (
-    ChunkBudget,
-    ChunkPolicyName,
-    equal_progress,
-    first_come_first_served,
-)
+from .chunks import ChunkBudget, make_share
 from .deadlines import Deadlines
-from .gauges import read_gauges, read_live_view
 from .guided import Grammar
+from .iterations import IterationLog
 from .kv_blocks import BooksError
 from .kv_cache import KvCache
+from .limits import SchedulerLimits
 from .messages import TokenOutput, error_info
 from .plan import StepOutput, StepPlan
-from .policies import PolicyName, make_policy
+from .policies import make_policy
 from .preemption import Preemption
+from .report import Report
 from .request import Request, RequestLimits, RequestStatus
 from .running import RunningSet
 from .sampling import TokenParams
 from .stats import ExecutorStats
 from .waiting import WaitingQueue
 
-if TYPE_CHECKING:
-    from .guided import Grammar
-
 _NO_DRAFTS: Mapping[int, list[int]] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerLimits:
-    """What steps, sequences and the queue may hold, and by which rules."""
-
-    max_batch_size: int  # sequences in a step
-    max_num_tokens: int  # tokens in a step
-    max_seq_len: int  # prompt and answer of one sequence
-    vocab_size: int
-    max_queue: int  # requests that wait
-    max_queue_tokens: int | None = None  # prompt tokens that wait
-    capacity_policy: PolicyName = "guaranteed_no_evict"
-    chunk_policy: ChunkPolicyName = "first_come_first_served"
-    itl_target_ms: float | None = None  # most milliseconds of a step that has answers in it
-    tenant_weights: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 class Scheduler:
@@ -78,10 +54,11 @@ class Scheduler:
         self._cache = cache
         self._policy = make_policy(limits.capacity_policy)
         self._admission = Admission(self._waiting, self._running, cache, self._policy)
-        by_turn = limits.chunk_policy == "equal_progress"
-        self._share_chunks = equal_progress if by_turn else first_come_first_served
+        self._share_chunks = make_share(limits.chunk_policy)
         self._budget = ChunkBudget(limits.itl_target_ms, cache.block_tokens, limits.max_num_tokens)
         self._preemption = Preemption(self._waiting, self._running, cache, stats)
+        self._log = IterationLog(cache, num_slots)
+        self.report = Report(self._waiting, self._running, cache, stats, self._log)
         self._deadlines = Deadlines()
         self._stats = stats
         self._by_id: dict[str, Request] = {}
@@ -263,14 +240,6 @@ class Scheduler:
         outputs = [self.abort(request_id, now) for request_id in list(self._by_id)]
         return [output for output in outputs if output is not None]
 
-    def gauges(self) -> dict[str, int]:
-        """Return how full queue, batch and KV pool are at this moment."""
-        return read_gauges(self.running, self.waiting, self._cache)
-
-    def live_view(self) -> dict[str, Any]:
-        """Return what the live page shows beside the gauges: work in context, states of blocks."""
-        return read_live_view(self._running.split()[0], self.waiting, self._cache)
-
     def check(self) -> None:
         """Recompute the books; raise BooksError if anything is lost, doubled or promised twice."""
         waiting, running = self._waiting.check(), self._running.check()
@@ -318,6 +287,7 @@ class Scheduler:
             nonlocal left
             if request.started < 0:
                 self._stats.queued(now - request.arrived)
+                self._log.started(now - request.arrived)
             copy = self._cache.start(request)
             self._waiting.start(request)
             self._running.start(request, now)
@@ -412,6 +382,7 @@ class Scheduler:
             self._running.end(request)
             self._waiting.ended(request)
         del self._by_id[request.request_id]
+        self._log.ended(request)
         self._stats.end(request)
 
 

@@ -55,7 +55,9 @@ class CpuSession:
         max_batch_size: int | None = None,
         max_num_tokens: int | None = None,
         huge_pages: bool | None = None,
+        own_threads: bool = False,
     ) -> None:
+        """With `own_threads` the thread that waits leaves the work to `threads` others."""
         self._engine: int | None = None
         manifest = engine.manifest
         lacks = machine.missing(manifest.target.needs)
@@ -92,7 +94,7 @@ class CpuSession:
             engine.folder / WEIGHTS_FILE, manifest.files[WEIGHTS_FILE].bytes, huge_pages
         )
         self._weights_address = self._weights.address
-        options = Options(threads, limits.max_num_tokens, batch, 1)
+        options = Options(threads, limits.max_num_tokens, batch, int(not own_threads))
         working = self._library.ew_working_bytes(ctypes.byref(options))
         self._pool = KvPool(manifest.kv, count_blocks(manifest.kv, limits, kv_cache_memory))
         self._engine = self._library.ew_open(

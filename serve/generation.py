@@ -12,6 +12,7 @@ import msgspec
 from ..executor.messages import TokenLogprob, TokenOutput, to_exception
 from ..executor.sampling import SamplingParams
 from ..runtime.errors import EnginewrightError
+from .beam_search import BeamSearch
 from .client import Client
 from .detokenizer import Detokenizer, StopStrings
 from .tokenizer import Tokenizer
@@ -30,6 +31,7 @@ class Delta:
     error: EnginewrightError | None = None
     cached_tokens: int = 0  # prompt tokens served from the KV cache; with the first token
     queue_seconds: float | None = None  # with the first token
+    prompt_logprobs: list[TokenLogprob] | None = None  # with the first token, where asked for
 
 
 class Choice:
@@ -67,6 +69,7 @@ class Choice:
             list(output.logprobs or ()),
             cached_tokens=output.cached_tokens,
             queue_seconds=output.queue_seconds,
+            prompt_logprobs=output.prompt_logprobs,
         )
         last = len(output.token_ids) - 1
         for position, token_id in enumerate(output.token_ids):
@@ -110,7 +113,7 @@ class Choice:
 
 
 class Generation:
-    """`n` choices of each prompt, as requests of the executor.
+    """`n` choices of each prompt, or `best_of`, as requests of the executor.
 
     Choices are numbered prompt by prompt; choice i of a prompt draws with seed + i.
     """
@@ -127,6 +130,9 @@ class Generation:
         self.prompts = [list(prompt) for prompt in prompts]
         self._client = client
         self._params = params
+        # Beams are one search a prompt; other answers are a request each, of which some are kept.
+        self.made = params.n if params.use_beam_search else params.best_of or params.n
+        self._searches: list[BeamSearch] = []
         self._eos_token_ids = tokenizer.eos_token_ids
         self._bad_words = [
             ids for word in params.bad_words or () for ids in tokenizer.spellings(word)
@@ -135,12 +141,22 @@ class Generation:
             Choice(
                 index,
                 f"{self.request_id}-{index}",
-                self.prompts[index // params.n],
+                self.prompts[index // self.made],
                 tokenizer,
                 params,
             )
-            for index in range(len(self.prompts) * params.n)
+            for index in range(len(self.prompts) * self.made)
         ]
+
+    @property
+    def kept(self) -> int:
+        """Answers of a prompt that are given in the end."""
+        return self._params.n
+
+    @property
+    def shows_logprobs(self) -> bool:
+        """Whether the caller asked for log-probabilities."""
+        return self._params.logprobs is not None
 
     @property
     def finished(self) -> bool:
@@ -150,9 +166,15 @@ class Generation:
     def submit(self, sink: Callable[[Choice, TokenOutput], None]) -> None:
         """Hand all choices to the executor; `sink` gets their outputs, on the client's thread."""
         try:
+            if self._params.use_beam_search:
+                self._search(sink)
+                return
+            asked = self._params
+            if self.made > asked.n and asked.logprobs is None:
+                asked = msgspec.structs.replace(asked, logprobs=0)  # to know the likeliest
             for choice in self.choices:
-                number, index = divmod(choice.index, self._params.n)
-                params = self._params.resolve(self._eos_token_ids, index, self._bad_words)
+                number, index = divmod(choice.index, self.made)
+                params = asked.resolve(self._eos_token_ids, index, self._bad_words)
                 self._client.submit(
                     choice.request_id, self.prompts[number], params, partial(sink, choice)
                 )
@@ -177,12 +199,29 @@ class Generation:
 
     def abort(self) -> list[Delta]:
         """End every choice that has not ended; return their last deltas."""
+        for search in self._searches:
+            search.abort()
         ended: list[Delta] = []
         for choice in self.choices:
             if not choice.finished:
                 ended.append(choice.cancel())
                 self._client.abort(choice.request_id)
         return ended
+
+    def _search(self, sink: Callable[[Choice, TokenOutput], None]) -> None:
+        """Start a beam search for each prompt; its answers come whole, at the end."""
+        n = self._params.n
+        for number, prompt in enumerate(self.prompts):
+            choices = self.choices[number * n : (number + 1) * n]
+
+            def done(outputs: list[TokenOutput], choices: list[Choice] = choices) -> None:
+                for choice, output in zip(choices, outputs, strict=True):
+                    sink(choice, output)
+
+            name = f"{self.request_id}-{number}"
+            search = BeamSearch(self._client, name, prompt, self._params, self._eos_token_ids, done)
+            self._searches.append(search)
+            search.start()
 
 
 def with_defaults(params: SamplingParams, defaults: Mapping[str, float | int]) -> SamplingParams:

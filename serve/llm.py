@@ -26,8 +26,9 @@ _Input = TypeVar("_Input")
 class LLM:
     """One engine, opened in a process of its own, with TensorRT-LLM's LLM API.
 
-    `kv_cache_memory` is in bytes; None leaves a choice to the engine and the machine. A `client`
-    that is given is used instead of starting an executor, and closed with the LLM.
+    `kv_cache_memory` is in bytes; None leaves a choice to the engine and the machine. `speculative`
+    is "ngram" or the folder of a draft engine. A `client` that is given is used instead of starting
+    an executor, and closed with the LLM.
     Raises EngineError, IncompatibleMachineError or OutOfMemoryError.
     """
 
@@ -39,6 +40,7 @@ class LLM:
         kv_cache_memory: int | None = None,
         max_batch_size: int | None = None,
         max_num_tokens: int | None = None,
+        speculative: str | Path | None = None,
         client: Client | None = None,
     ) -> None:
         folder = Path(engine)
@@ -48,6 +50,7 @@ class LLM:
                 kv_cache_memory=kv_cache_memory,
                 max_batch_size=max_batch_size,
                 max_num_tokens=max_num_tokens,
+                speculative=None if speculative is None else str(speculative),
             )
             from ..executor.client import ExecutorClient
 
@@ -150,6 +153,8 @@ class LLM:
         defaults = self.tokenizer.sampling_defaults
         if params is None:
             params = SamplingParams(**cast(dict[str, Any], defaults))
+        if streaming and (params.use_beam_search or (params.best_of or params.n) > params.n):
+            raise RequestError("The best answers are known at the end; leave streaming out.")
         generation = Generation(
             self.client, self.tokenizer, [token_ids], with_defaults(params, defaults)
         )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from .client import Client
 from .executor_metrics import ExecutorCollector
+from .loop_metrics import LoopCounter, LoopHistogram
 from .operation.stats_probe import StatsProbe
 from .operation.traffic import Traffic
 from .request_observer import RequestObserver
@@ -28,6 +29,7 @@ class Metrics:
         self, client: Client, model_name: str, probe: StatsProbe, traffic: Traffic
     ) -> None:
         self._labels = (model_name, "0")
+        self._facts: dict[str, str] = dict(zip(_LABELS, self._labels, strict=True))
         self._registry = CollectorRegistry()
         self._aliases = _Aliases()
         self.first_token = self._histogram(
@@ -75,9 +77,8 @@ class Metrics:
             registry=self._registry,
         )
         self._registry.register(self._aliases)
-        labels: dict[str, str] = dict(zip(_LABELS, self._labels, strict=True))
-        self._registry.register(ExecutorCollector(client, probe, labels))
-        self._registry.register(ServerCollector(client, traffic, labels))
+        self._registry.register(ExecutorCollector(client, probe, self._facts))
+        self._registry.register(ServerCollector(client, traffic, self._facts))
 
     def observe(self, prompt_tokens: int) -> RequestObserver:
         """Return the observer of a request that arrives now."""
@@ -95,17 +96,17 @@ class Metrics:
         """Return the exposition text; asks the executor, so it may block for a moment."""
         return generate_latest(self._registry)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        parent = Histogram(
-            f"enginewright_{name}", text, _LABELS, buckets=buckets, registry=self._registry
-        )
-        self._aliases.add(parent)
-        return parent.labels(*self._labels)
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> LoopHistogram:
+        histogram = LoopHistogram(f"enginewright_{name}", text, self._facts, buckets)
+        self._registry.register(histogram)
+        self._aliases.add(histogram)
+        return histogram
 
-    def _counter(self, name: str, text: str) -> Counter:
-        parent = Counter(f"enginewright_{name}", text, _LABELS, registry=self._registry)
-        self._aliases.add(parent)
-        return parent.labels(*self._labels)
+    def _counter(self, name: str, text: str) -> LoopCounter:
+        counter = LoopCounter(f"enginewright_{name}", text, self._facts)
+        self._registry.register(counter)
+        self._aliases.add(counter)
+        return counter
 
 
 class _Aliases(Collector):

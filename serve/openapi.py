@@ -20,6 +20,7 @@ _ERRORS = {
     400: "A field is wrong, or the prompt is too long; `param` names the field.",
     401: "The API key is missing or wrong.",
     404: "The model, response or request is not here.",
+    408: "The request waited for its start longer than its queue_timeout.",
     413: "The body is too large.",
     429: "The queue is full or the key's limit is used up; see Retry-After.",
     500: "This request failed; others are not hurt.",

@@ -71,6 +71,8 @@ class RequestOutput:
         self.prompt = prompt
         self.prompt_token_ids = generation.prompts[0]
         self.outputs = [CompletionOutput(choice.index) for choice in generation.choices]
+        # A map for each prompt token, None for the first; known with the first token.
+        self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
         self._generation = generation
         self._streaming = streaming
         self._changed = threading.Condition()
@@ -145,17 +147,33 @@ class RequestOutput:
         for delta in deltas:
             if delta.error is not None and self._error is None:
                 self._error = delta.error
+            if delta.prompt_logprobs is not None and self.prompt_logprobs is None:
+                self.prompt_logprobs = [None, *map(_logprob_map, delta.prompt_logprobs)]
             if self._streaming:
                 self._deltas.append(delta)
             else:
                 self.outputs[delta.index]._add(delta)
         self._finished = self._generation.finished
+        if self._finished and not self._streaming:
+            self._keep_best()
         if deltas:
             self._changed.notify_all()
             waiters, self._waiters = self._waiters, []
             for loop, future in waiters:
                 with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                     loop.call_soon_threadsafe(_wake, future)
+
+    def _keep_best(self) -> None:
+        """Keep the n answers of the highest cumulative log-probability, where more were made."""
+        kept = self._generation.kept
+        if len(self.outputs) <= kept or self._error is not None:
+            return
+        self.outputs.sort(key=lambda one: -(one.cumulative_logprob or 0.0))
+        del self.outputs[kept:]
+        for index, output in enumerate(self.outputs):
+            output.index = index
+            if not self._generation.shows_logprobs:
+                output.logprobs = []
 
     def _show_next(self) -> bool:
         """Move one delta into the outputs; False at the end. Raises the request's error there."""

@@ -1,23 +1,32 @@
-/* The driver: threads take steps, run the emitted segments by columns or by tiles, sample, and report.
+/* The driver: threads take steps, run the emitted stages by columns or by tiles, sample, and report.
  *
- * The emitted file defines EW_PHASES, EW_STREAM_BYTES and EW_LOCAL_BYTES (a row), EW_TILE, and
- * ew_model_phase(engine, step, span, phase), ew_model_suffix(engine, step, span).
+ * The emitted file defines EW_PHASES, EW_STAGES, EW_STREAM_BYTES and EW_LOCAL_BYTES (a row), EW_TILE, and the
+ * tables ew_stages (of all phases, then of the wanted rows) and ew_phase_starts.
  */
 #ifndef EW_MAIN_H
 #define EW_MAIN_H
 
 #include "step.h"
 
-static void ew_model_phase(ew_engine *e, const ew_step *p, const ew_span *s, int phase);
-static void ew_model_suffix(ew_engine *e, const ew_step *p, const ew_span *s);
+/* One stage. `attention`: items are handed out instead of parts. `joins`: with redundant row ops it needs
+ * nothing from other parts of the stage before it, and runs with it. */
+typedef struct {
+    void (*run)(ew_engine *, const ew_step *, const ew_span *, int iteration, int phase);
+    int iteration, attention, joins;
+} ew_stage;
+static const ew_stage ew_stages[EW_STAGES];
+static const int ew_phase_starts[EW_PHASES + 2]; /* the last two bound the stages of the wanted rows */
+
+/* Stages of the driver's own, behind the emitted ones. */
+enum { EW_PREPARE = EW_STAGES, EW_CHOOSE, EW_SAMPLE, EW_FINISH, EW_ALL_STAGES };
 
 static size_t ew_round(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
-static ew_span ew_columns_span(ew_engine *e, int thread, int rows) {
+static ew_span ew_columns_span(ew_engine *e, int thread, int part, int rows) {
     const int n = e->options.threads, redundant = rows <= EW_REDUNDANT_ROWS;
-    ew_span s = {.rows = rows, .part = thread, .parts = n, .columns = 1, .redundant = redundant, .thread = thread};
-    s.split_first = (int)((int64_t)rows * thread / n);
-    s.split_last = (int)((int64_t)rows * (thread + 1) / n);
+    ew_span s = {.rows = rows, .part = part, .parts = n, .columns = 1, .redundant = redundant, .thread = thread};
+    s.split_first = (int)((int64_t)rows * part / n);
+    s.split_last = (int)((int64_t)rows * (part + 1) / n);
     s.first = redundant ? 0 : s.split_first;
     s.last = redundant ? rows : s.split_last;
     s.ours = e->shared;
@@ -33,24 +42,75 @@ static ew_span ew_tile_span(ew_engine *e, int thread, int base, int rows) {
                      .mine = local, .ours = local, .mine_rows = EW_TILE, .ours_rows = EW_TILE};
 }
 
+/* What one part of a stage does; `first` and `last` bound the emitted stages that run together. */
+typedef void (*ew_part)(ew_engine *e, ew_step *p, int thread, int part, int phase, int first, int last);
+
+/* Shares a stage out in `parts` parts and returns when all of them are done. */
+static void ew_share_out(ew_engine *e, ew_step *p, int thread, int stage, int parts, ew_part run, int phase, int first, int last) {
+    const uint64_t claimed = 2 * p->number;
+    for (int i = 0; i < parts; i++) {
+        const int part = (thread + i) % parts;
+        _Atomic uint64_t *state = &e->states[(size_t)part * EW_ALL_STAGES + stage];
+        uint64_t old = atomic_load_explicit(state, memory_order_relaxed);
+        if (old >= claimed || !atomic_compare_exchange_strong(state, &old, claimed)) continue;
+        run(e, p, thread, part, phase, first, last);
+        atomic_store_explicit(state, claimed + 1, memory_order_release);
+    }
+    for (int part = 0; part < parts; part++) {
+        uint32_t tries = 0;
+        while (atomic_load_explicit(&e->states[(size_t)part * EW_ALL_STAGES + stage], memory_order_acquire) <= claimed) ew_relax(&tries);
+    }
+    ew_lap(e, thread, 0);
+}
+
+static void ew_wait_count(const atomic_int *count, int target) {
+    uint32_t tries = 0;
+    while (atomic_load_explicit(count, memory_order_acquire) < target) ew_relax(&tries);
+}
+
+static void ew_columns_part(ew_engine *e, ew_step *p, int thread, int part, int phase, int first, int last) {
+    const ew_span s = ew_columns_span(e, thread, part, phase < EW_PHASES ? p->batch.tokens : p->batch.rows);
+    for (int i = first; i < last; i++) ew_stages[i].run(e, p, &s, ew_stages[i].iteration, phase);
+}
+
+static void ew_run_columns(ew_engine *e, ew_step *p, int thread, int phase, int rows) {
+    const int redundant = rows <= EW_REDUNDANT_ROWS, end = ew_phase_starts[phase + 1];
+    for (int i = ew_phase_starts[phase]; i < end;) {
+        if (ew_stages[i].attention) {
+            const ew_span s = ew_columns_span(e, thread, thread, rows);
+            ew_stages[i].run(e, p, &s, ew_stages[i].iteration, phase);
+            ew_wait_count(&p->finished[phase], p->attention_items);
+            ew_lap(e, thread, 0);
+            i++;
+            continue;
+        }
+        int last = i + 1;
+        while (last < end && redundant && ew_stages[last].joins) last++;
+        ew_share_out(e, p, thread, i, e->options.threads, ew_columns_part, phase, i, last);
+        i = last;
+    }
+}
+
 static void ew_run_tiles(ew_engine *e, ew_step *p, int thread) {
     const int tokens = p->batch.tokens, n = e->options.threads;
-    const int tiles = n * ((tokens + n * EW_TILE - 1) / (n * EW_TILE));
+    const int tiles = n * ((tokens + n * EW_TILE - 1) / (n * EW_TILE)), units = (tokens + 15) / 16;
     for (int phase = 0; phase < EW_PHASES; phase++) {
-        for (int k; (k = atomic_fetch_add(&p->items[phase], 1)) < tiles;) {
-            const int first = (int)((int64_t)tokens * k / tiles), last = (int)((int64_t)tokens * (k + 1) / tiles);
-            ew_span s = ew_tile_span(e, thread, first, last - first);
-            ew_model_phase(e, p, &s, phase);
+        for (int k; (k = atomic_fetch_add(&p->begun[phase], 1)) < tiles;) {
+            const int first = (int)((int64_t)units * k / tiles) * 16, end = (int)((int64_t)units * (k + 1) / tiles) * 16;
+            const ew_span s = ew_tile_span(e, thread, first, (end < tokens ? end : tokens) - first);
+            for (int i = ew_phase_starts[phase]; i < ew_phase_starts[phase + 1]; i++) ew_stages[i].run(e, p, &s, ew_stages[i].iteration, phase);
+            atomic_fetch_add_explicit(&p->finished[phase], 1, memory_order_release);
         }
-        ew_barrier_wait(&e->barrier, thread);
+        ew_wait_count(&p->finished[phase], tiles);
         ew_lap(e, thread, 0);
     }
 }
 
-static void ew_sample_rows(ew_engine *e, ew_step *p, int thread) {
+static void ew_sample_part(ew_engine *e, ew_step *p, int thread, int part, int phase, int first, int last) {
+    (void)phase, (void)first, (void)last;
     const ew_sampling *s = p->sampling;
     const int rows = p->batch.rows, n = e->options.threads;
-    for (int r = thread; r < rows; r += n) {
+    for (int r = part; r < rows; r += n) {
         const float *logits = (const float *)(e->logits + (size_t)r * e->logits_stride);
         if (p->result->logits) memcpy(p->result->logits + (size_t)r * EW_VOCAB, logits, (size_t)EW_VOCAB * 4);
         if (!s) continue;
@@ -74,46 +134,48 @@ static void ew_sample_rows(ew_engine *e, ew_step *p, int thread) {
     }
 }
 
+/* Fills in the tokens that the step before has sampled. */
+static void ew_prepare_part(ew_engine *e, ew_step *p, int thread, int part, int phase, int first, int last) {
+    (void)thread, (void)part, (void)phase, (void)first, (void)last;
+    const ew_step *before = &e->steps[(p->number - 1) % EW_RING];
+    for (int i = 0; i < p->batch.tokens; i++)
+        if (p->ids[i] < 0) {
+            const int32_t id = before->tokens[-1 - p->ids[i]];
+            p->ids[i] = id < 0 ? 0 : id; /* a failed row's successor is thrown away by the host */
+        }
+}
+
 /* Decides, before the head, whose logits are stored: all of them when it is not known yet how rows are sampled. */
-static void ew_want(ew_step *p) {
+static void ew_choose_part(ew_engine *e, ew_step *p, int thread, int part, int phase, int first, int last) {
+    (void)e, (void)thread, (void)part, (void)phase, (void)first, (void)last;
     const int known = atomic_load_explicit(&p->ready, memory_order_acquire);
     for (int r = 0; r < p->batch.rows; r++)
         p->wanted[r] = !known || !p->sampling || p->result->logits || !ew_is_greedy(p->sampling, r);
 }
 
-static void ew_run(ew_engine *e, ew_step *p, const ew_step *before, int thread) {
-    if (thread == 0) {
-        for (int i = 0; i < EW_PHASES; i++) atomic_store_explicit(&p->items[i], 0, memory_order_relaxed);
-        if (p->deferred)
-            for (int i = 0; i < p->batch.tokens; i++)
-                if (p->ids[i] < 0) {
-                    const int32_t id = before->tokens[-1 - p->ids[i]];
-                    p->ids[i] = id < 0 ? 0 : id; /* a failed row's successor is thrown away by the host */
-                }
-    }
-    ew_barrier_wait(&e->barrier, thread);
+static void ew_finish_part(ew_engine *e, ew_step *p, int thread, int part, int phase, int first, int last) {
+    (void)thread, (void)part, (void)phase, (void)first, (void)last;
+    p->result->seconds = ew_now() - p->started;
+    if (!e->options.caller_works) ew_signal_raise(&e->finished);
+}
+
+static void ew_run(ew_engine *e, ew_step *p, int thread) {
     if (atomic_load_explicit(&e->profiling, memory_order_relaxed)) e->laps[thread].since = ew_now();
-    if (p->batch.tokens < EW_COLUMN_ROWS * e->options.threads) {
-        ew_span s = ew_columns_span(e, thread, p->batch.tokens);
-        for (int phase = 0; phase < EW_PHASES; phase++) ew_model_phase(e, p, &s, phase);
-        ew_barrier_wait(&e->barrier, thread);
-    } else {
-        ew_run_tiles(e, p, thread);
-    }
+    if (p->deferred) ew_share_out(e, p, thread, EW_PREPARE, 1, ew_prepare_part, 0, 0, 0);
+    if (p->batch.tokens < EW_COLUMN_ROWS * e->options.threads)
+        for (int phase = 0; phase < EW_PHASES; phase++) ew_run_columns(e, p, thread, phase, p->batch.tokens);
+    else ew_run_tiles(e, p, thread);
     if (p->batch.rows) {
-        if (thread == 0) ew_want(p);
-        ew_span s = ew_columns_span(e, thread, p->batch.rows);
-        ew_barrier_wait(&e->barrier, thread);
-        ew_lap(e, thread, 0);
-        ew_model_suffix(e, p, &s);
-        ew_barrier_wait(&e->barrier, thread);
+        ew_share_out(e, p, thread, EW_CHOOSE, 1, ew_choose_part, 0, 0, 0);
+        ew_run_columns(e, p, thread, EW_PHASES, p->batch.rows);
     }
     uint32_t tries = 0;
     while (!atomic_load_explicit(&p->ready, memory_order_acquire)) ew_relax(&tries);
-    if (p->batch.rows) ew_sample_rows(e, p, thread);
+    ew_lap(e, thread, 0);
+    if (p->batch.rows) ew_share_out(e, p, thread, EW_SAMPLE, e->options.threads, ew_sample_part, 0, 0, 0);
+    ew_share_out(e, p, thread, EW_FINISH, 1, ew_finish_part, 0, 0, 0);
     ew_lap(e, thread, EW_PROFILE_SLOTS - 1);
-    if (thread == 0) p->result->seconds = ew_now() - p->started;
-    ew_barrier_wait(&e->barrier, thread);
+    atomic_store_explicit(&e->left[thread].value, (uint32_t)p->number, memory_order_release);
 }
 
 typedef struct { ew_engine *engine; int thread; } ew_worker_start;
@@ -122,11 +184,10 @@ static void *ew_worker(void *argument) {
     ew_worker_start start = *(ew_worker_start *)argument;
     free(argument);
     ew_engine *e = start.engine;
-    for (uint32_t step = 1;; step++) {
-        ew_signal_wait(&e->submitted, step, 4000);
+    for (uint64_t step = 1;; step++) {
+        ew_signal_wait(&e->submitted, (uint32_t)step, 2000);
         if (atomic_load(&e->quit)) return 0;
-        ew_run(e, &e->steps[step & 1], &e->steps[(step - 1) & 1], start.thread);
-        if (start.thread == 0) ew_signal_raise(&e->finished);
+        ew_run(e, &e->steps[step % EW_RING], start.thread);
     }
 }
 
@@ -145,16 +206,18 @@ static size_t ew_layout(ew_engine *e, const ew_options *o, uint8_t *memory) {
     EW_TAKE(best, ew_best, threads * batch);
     EW_TAKE(attention, ew_attention_scratch, threads);
     EW_TAKE(samplers, ew_sample_scratch, threads);
-    EW_TAKE(barrier.reached, ew_flag, threads);
+    EW_TAKE(states, _Atomic uint64_t, threads * EW_ALL_STAGES);
+    EW_TAKE(left, ew_flag, threads);
     EW_TAKE(threads, pthread_t, threads);
     EW_TAKE(laps, ew_laps, threads);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < EW_RING; i++) {
         EW_TAKE(steps[i].ids, int32_t, tokens);
         EW_TAKE(steps[i].positions, int32_t, tokens);
         EW_TAKE(steps[i].sequences, int32_t, tokens);
         EW_TAKE(steps[i].tokens, int32_t, batch);
         EW_TAKE(steps[i].wanted, uint8_t, batch);
-        EW_TAKE(steps[i].items, atomic_int, EW_PHASES);
+        EW_TAKE(steps[i].begun, atomic_int, EW_PHASES);
+        EW_TAKE(steps[i].finished, atomic_int, EW_PHASES);
     }
 #undef EW_TAKE
     for (size_t t = 0; t < threads; t++) {
@@ -189,9 +252,9 @@ ew_engine *ew_open(const ew_options *options, const uint8_t *weights, uint8_t *k
     e->weights = weights;
     e->pool = kv_pool;
     if (collectives) e->collectives = *collectives;
-    e->barrier.threads = options->threads;
+    for (int i = 0; i < options->threads * EW_ALL_STAGES; i++) atomic_init(&e->states[i], 0);
     for (int t = 0; t < options->threads; t++) {
-        atomic_init(&e->barrier.reached[t].value, 0);
+        atomic_init(&e->left[t].value, 0);
         memset(e->samplers[t].counts, 0, (size_t)EW_VOCAB * 4);
     }
     memset(e->laps, 0, sizeof *e->laps * (size_t)options->threads);
@@ -215,29 +278,43 @@ ew_engine *ew_open(const ew_options *options, const uint8_t *weights, uint8_t *k
 
 int32_t ew_launch(ew_engine *e, const ew_batch *batch) {
     if (e->launched - e->waited >= 2) return -1;
-    if (e->launched != e->waited && !atomic_load(&e->steps[e->launched & 1].ready)) return -1; /* sample it first */
+    if (e->launched != e->waited && !atomic_load(&e->steps[e->launched % EW_RING].ready)) return -1; /* sample it first */
     if (batch->tokens < 1 || batch->tokens > e->options.max_num_tokens || batch->seqs > e->options.max_batch_size || batch->rows > e->options.max_batch_size) return -1;
-    ew_step *p = &e->steps[(e->launched + 1) & 1];
+    const uint64_t number = e->launched + 1;
+    ew_step *p = &e->steps[number % EW_RING];
+    for (int t = 0; number > EW_RING && t < e->options.threads; t++) {
+        uint32_t tries = 0;
+        while ((int32_t)(atomic_load_explicit(&e->left[t].value, memory_order_acquire) - (uint32_t)(number - EW_RING)) < 0) ew_relax(&tries);
+    }
+    p->number = number;
     p->batch = *batch;
     p->sampling = 0;
     p->result = 0;
     p->started = ew_now();
     p->deferred = 0;
+    p->attention_items = 0;
     atomic_store(&p->ready, 0);
-    for (int s = 0; s < batch->seqs; s++)
+    for (int i = 0; i < EW_PHASES; i++) {
+        atomic_store_explicit(&p->begun[i], 0, memory_order_relaxed);
+        atomic_store_explicit(&p->finished[i], 0, memory_order_relaxed);
+    }
+    for (int s = 0; s < batch->seqs; s++) {
+        const int length = batch->seq_starts[s + 1] - batch->seq_starts[s];
+        p->attention_items += (length + EW_ITEM_TOKENS - 1) / EW_ITEM_TOKENS * EW_KV_HEADS;
         for (int i = batch->seq_starts[s]; i < batch->seq_starts[s + 1]; i++) {
             p->sequences[i] = s;
             p->positions[i] = batch->past_tokens[s] + i - batch->seq_starts[s];
             p->ids[i] = batch->token_ids[i];
             p->deferred |= p->ids[i] < 0;
         }
+    }
     e->launched++;
     ew_signal_raise(&e->submitted);
     return 0;
 }
 
 int32_t ew_sample(ew_engine *e, const ew_sampling *sampling, ew_result *result) {
-    ew_step *p = &e->steps[e->launched & 1];
+    ew_step *p = &e->steps[e->launched % EW_RING];
     if (e->launched == e->waited || atomic_load(&p->ready)) return -1;
     p->sampling = sampling;
     p->result = result;
@@ -247,10 +324,10 @@ int32_t ew_sample(ew_engine *e, const ew_sampling *sampling, ew_result *result) 
 
 int32_t ew_wait(ew_engine *e) {
     if (e->launched == e->waited) return -1;
-    const uint32_t step = e->waited + 1;
-    if (!atomic_load(&e->steps[step & 1].ready)) return -1;
-    if (e->options.caller_works) ew_run(e, &e->steps[step & 1], &e->steps[(step - 1) & 1], 0);
-    else ew_signal_wait(&e->finished, step, 200);
+    const uint64_t step = e->waited + 1;
+    if (!atomic_load(&e->steps[step % EW_RING].ready)) return -1;
+    if (e->options.caller_works) ew_run(e, &e->steps[step % EW_RING], 0);
+    else ew_signal_wait(&e->finished, (uint32_t)step, 200);
     e->waited = step;
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Threads that run one step together: barriers that spin, then yield, then sleep; idle threads cost nothing. */
+/* How threads wait for each other: they spin, then yield, then sleep; idle threads cost nothing. */
 #ifndef EW_POOL_H
 #define EW_POOL_H
 
@@ -9,16 +9,10 @@
 #include "isa.h"
 
 #define EW_LINE 128 /* two cache lines: neighbours are fetched in pairs */
-#define EW_SPINS 2000
+#define EW_SPINS 400
 #define EW_YIELDS 20000
 
 typedef struct { _Atomic uint32_t value; char pad[EW_LINE - 4]; } ew_flag;
-
-/* Every thread has a flag that counts the barriers it has reached; all wait for all. */
-typedef struct {
-    int threads;
-    ew_flag *reached;
-} ew_barrier;
 
 EW_INLINE void ew_relax(uint32_t *tries) {
     if (++*tries < EW_SPINS) ew_pause();
@@ -26,16 +20,6 @@ EW_INLINE void ew_relax(uint32_t *tries) {
     else {
         struct timespec nap = {0, 50000};
         nanosleep(&nap, 0);
-    }
-}
-
-EW_INLINE void ew_barrier_wait(ew_barrier *b, int thread) {
-    if (b->threads == 1) return;
-    const uint32_t epoch = atomic_load_explicit(&b->reached[thread].value, memory_order_relaxed) + 1;
-    atomic_store_explicit(&b->reached[thread].value, epoch, memory_order_release);
-    for (int i = 0; i < b->threads; i++) {
-        uint32_t tries = 0;
-        while ((int32_t)(atomic_load_explicit(&b->reached[i].value, memory_order_acquire) - epoch) < 0) ew_relax(&tries);
     }
 }
 

@@ -1,10 +1,15 @@
 /* The engine's state, and how the ops of a step are split over threads.
  *
  * A step runs in one of two ways, over the same emitted code and with the same results:
- *   columns  few tokens: every op is split over the threads, with barriers between ops that depend on each other
- *   tiles    many tokens: a thread takes a tile of tokens through a whole segment alone
- * A segment ends where attention begins, since attention reads what every token has written.
- * Values that live inside a segment lie in local memory (`mine`, `ours`); the rest in the stream, a row a token.
+ *   columns  few tokens: every stage is cut into a part a thread
+ *   tiles    many tokens: a thread takes a tile of tokens through a whole phase alone
+ * A stage is a run of calls that need nothing from other parts of the same stage. A phase ends where
+ * attention begins, since attention reads what every token has written. Values that live inside a phase
+ * lie in local memory (`mine`, `ours`); the rest in the stream, a row a token.
+ *
+ * There are no barriers: work is claimed, and the next stage begins when all of it is done. A thread begins
+ * with its own part, then takes parts that nobody has begun, so one that the system keeps off its core
+ * delays the others only by what it had begun. When it is back it finds its stages done and runs after.
  */
 #ifndef EW_STEP_H
 #define EW_STEP_H
@@ -14,7 +19,8 @@
 #include "sample.h"
 
 #define EW_COLUMN_ROWS 24  /* a thread: below this many tokens a step is split by columns */
-#define EW_REDUNDANT_ROWS 2 /* up to here every thread does row ops for itself and saves the barrier */
+#define EW_REDUNDANT_ROWS 2 /* up to here every part does row ops for itself and saves a stage */
+#define EW_RING 8 /* steps whose facts are kept: a late thread may still be looking at an old one */
 
 typedef struct {
     int base;                /* first token of the span */
@@ -37,7 +43,9 @@ typedef struct {
     int32_t *tokens;         /* [rows], sampled */
     uint8_t *wanted;         /* [rows]: its logits are stored */
     double started;
-    atomic_int *items;       /* [phases], work handed out so far */
+    uint64_t number;
+    int attention_items;     /* in each phase that begins with attention */
+    atomic_int *begun, *finished; /* [phases]: items of attention, or tiles */
 } ew_step;
 
 /* One thread's share of a profile; `since` is when its current lap began. */
@@ -54,15 +62,16 @@ struct ew_engine {
     ew_collectives collectives;
     uint8_t *memory;         /* everything below lies in here */
     uint8_t *stream, *shared, *tiles, *logits;
-    ew_best *best;           /* [threads][rows] */
+    ew_best *best;           /* [parts][rows] */
     ew_attention_scratch *attention; /* [threads] */
     ew_sample_scratch *samplers; /* [threads] */
     size_t column_rows, tile_bytes, logits_stride;
-    ew_step steps[2];
-    uint32_t launched, waited;
+    ew_step steps[EW_RING];
+    uint64_t launched, waited;
+    _Atomic uint64_t *states; /* [parts][stages]: twice the number of the last step that claimed it, plus 1 when done */
+    ew_flag *left;           /* [threads]: the last step that the thread has left */
     _Atomic int quit;
     ew_signal submitted, finished;
-    ew_barrier barrier;
     pthread_t *threads;
     int started_threads;
     int tiles_granted;       /* the system lets this process use AMX tiles */
@@ -79,16 +88,7 @@ EW_INLINE void ew_lap(ew_engine *e, int thread, int slot) {
     l->since = now;
 }
 
-EW_INLINE void ew_sync(ew_engine *e, const ew_span *s) {
-    if (!s->columns) return;
-    ew_barrier_wait(&e->barrier, s->thread);
-    ew_lap(e, s->thread, 0);
-}
-EW_INLINE void ew_sync_rows(ew_engine *e, const ew_span *s) {
-    if (!s->redundant) ew_sync(e, s);
-}
-
-/* This thread's share of a product's panels. */
+/* This part's share of a product's panels. */
 EW_INLINE void ew_share(const ew_engine *e, ew_product *m, const ew_span *s, int panels) {
     m->rows = s->rows;
     m->tiles = e->tiles_granted;
@@ -107,11 +107,12 @@ static void ew_write_kv(ew_engine *e, const ew_step *p, const ew_span *s, int la
 }
 
 /* Work items are runs of tokens of one sequence, times KV heads. By columns they are handed out one by one;
- * in a tile the thread does them all. `q` and `out` point at the span's first row. */
+ * in a tile the thread does them all. `q` and `out` point at the span's first row. A thread that holds no
+ * item must not look at the batch: the step may be over, and its arrays gone. */
 static void ew_attention(ew_engine *e, const ew_step *p, const ew_span *s, int phase, int layer, float scale, int window, const uint8_t *q, size_t q_stride, uint8_t *out, size_t out_stride) {
     ew_attention_scratch *z = &e->attention[s->thread];
-    int item = 0, next = s->columns ? atomic_fetch_add(&p->items[phase], 1) : 0;
-    for (int r = 0; r < s->rows;) {
+    int item = 0, next = s->columns ? atomic_fetch_add(&p->begun[phase], 1) : 0;
+    for (int r = 0; r < s->rows && (!s->columns || next < p->attention_items);) {
         const int sequence = p->sequences[s->base + r], position = p->positions[s->base + r];
         int count = p->batch.seq_starts[sequence + 1] - (s->base + r);
         if (count > EW_ITEM_TOKENS) count = EW_ITEM_TOKENS;
@@ -120,7 +121,10 @@ static void ew_attention(ew_engine *e, const ew_step *p, const ew_span *s, int p
             if (s->columns && item != next) continue;
             ew_attend(z, e->pool, EW_BLOCK_BYTES, p->batch.block_tables + (size_t)sequence * p->batch.max_blocks, layer, h,
                       q + (size_t)r * q_stride, q_stride, out + (size_t)r * out_stride, out_stride, count, position, scale, window);
-            if (s->columns) next = atomic_fetch_add(&p->items[phase], 1);
+            if (!s->columns) continue;
+            atomic_fetch_add_explicit(&p->finished[phase], 1, memory_order_release);
+            next = atomic_fetch_add(&p->begun[phase], 1);
+            if (next >= p->attention_items) return;
         }
         r += count;
     }

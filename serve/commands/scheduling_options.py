@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, get_args
 
 import click
@@ -46,7 +47,27 @@ def scheduling_options(command: Command) -> Command:
         click.option("--tenant-weight", multiple=True, help="NAME=WEIGHT; may be repeated."),
         click.option("--overlap", is_flag=True, help="Launch a step before the last is read."),
         click.option(
+            "--speculative",
+            metavar="ngram|ENGINE",
+            help="Guess tokens: from the text itself, or with a draft engine.",
+        ),
+        click.option(
+            "--draft-tokens",
+            type=_COUNT,
+            default=_DEFAULTS.draft_tokens,
+            show_default=True,
+            help="Guesses of one sequence in one step, at most.",
+        ),
+        click.option(
             "--step-timeout", type=_ABOVE_0, help="Seconds after which a step ends it all."
+        ),
+        click.option(
+            "--warm-prompts",
+            type=click.Path(path_type=Path),
+            help="JSON lines: prompts to compute and pin before the first request.",
+        ),
+        click.option(
+            "--restart", is_flag=True, help="Start the executor again when its process has ended."
         ),
     )
     for decorator in reversed(decorators):

@@ -36,14 +36,28 @@ def command(engine: Path, **options: Any) -> None:
     """Serve ENGINE until SIGTERM or Ctrl-C; a second signal does not wait for what runs."""
     started = time.perf_counter()
     from ...executor.client import ExecutorClient
+    from ...executor.supervisor import SupervisedClient
+    from ..operation.warm_prompts import read_warm_prompts, warm_up
 
+    restart, warm_prompts = options.pop("restart"), options.pop("warm_prompts")
+    prompts = [] if warm_prompts is None else read_warm_prompts(warm_prompts)
     config = take_serve_config(options)
     ring = make_ring(config.api_key, config.api_key_file)
     executor_config = take_executor_config(options)
     signal.signal(signal.SIGTERM, _end_at_once)
     with _bind(config.host, config.port) as listener, ThreadPoolExecutor(1) as pool:
         preparing = pool.submit(_prepare, engine)  # while the executor opens the engine
-        client = ExecutorClient.start(engine, executor_config)
+
+        def start() -> ExecutorClient:
+            client = ExecutorClient.start(engine, executor_config)
+            try:
+                warm_up(client, preparing.result()[1], prompts)
+            except BaseException:
+                client.shutdown()
+                raise
+            return client
+
+        client = SupervisedClient(start) if restart else start()
         try:
             run_server, tokenizer = preparing.result()
             named = config.served_model_name or client.info.engine.get("name")

@@ -178,8 +178,8 @@ function showTip(target) {
   if (!target.probabilities) return;
   tip.replaceChildren(...target.probabilities.flatMap(rows));
   tip.hidden = false;
-  const at = target.getBoundingClientRect(), size = tip.getBoundingClientRect();
-  const left = Math.min(Math.max(8, at.left), innerWidth - size.width - 8);
+  const at = target.getClientRects()[0], size = tip.getBoundingClientRect();
+  const left = Math.min(Math.max(8, at.left), document.documentElement.clientWidth - size.width - 8);
   const above = at.top - size.height - 6;
   tip.style.left = `${left}px`;
   tip.style.top = `${above > 8 ? above : at.bottom + 6}px`;

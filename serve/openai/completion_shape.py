@@ -35,6 +35,7 @@ class CompletionShape:
         self._prompts = prompts
         self._shown = body.n or 1  # of each prompt's choices
         self._made = max(self._shown, body.best_of or 1)
+        self._scores = bool(body.echo) and body.max_tokens == 0  # the prompt alone is shown
         self._unopened = set(range(self._made * len(prompts)))
         self._echoes = echoes
         self._offsets: dict[int, int] = {}  # where each choice's next token has its text
@@ -53,18 +54,21 @@ class CompletionShape:
     def event(self, delta: Delta, usage: Usage) -> bytes:
         """Return the chunk of one delta."""
         index, text, prompt_ids = delta.index, delta.text, b""
+        entries, first = delta.logprobs, None
         if index in self._unopened:
             self._unopened.remove(index)
             text = self._echo(index) + text
+            if delta.prompt_logprobs is not None:
+                entries, first = [*delta.prompt_logprobs, *entries], self._prompt(index)[0]
             if self._token_ids:
                 prompt_ids = b',"prompt_token_ids":' + orjson.dumps(self._prompt(index))
-        with_logprobs = self._logprobs and bool(delta.logprobs)
+        with_logprobs = self._logprobs and bool(entries)
         with_ids = self._token_ids and bool(delta.token_ids)
         if not (text or delta.finish_reason or with_logprobs or with_ids):
             return b""
         logprobs = b"null"
         if with_logprobs:
-            logprobs = orjson.dumps(self._logprobs_of(index, delta.logprobs))
+            logprobs = orjson.dumps(self._logprobs_of(index, entries, first))
         finish = b"null"
         if delta.finish_reason is not None:
             finish = orjson.dumps(delta.finish_reason)
@@ -93,6 +97,8 @@ class CompletionShape:
 
     def whole(self, choices: Sequence[WholeChoice], usage: Usage) -> dict[str, Any]:
         """Return the body of an answer that is not streamed, with the best of each prompt."""
+        if self._scores:
+            usage.completion_tokens = 0
         shown: list[int] = []
         for first in range(0, len(choices), self._made):
             indices = range(first, first + self._made)
@@ -105,10 +111,17 @@ class CompletionShape:
         }
 
     def _choice(self, place: int, index: int, choice: WholeChoice) -> dict[str, Any]:
+        if self._scores:
+            choice = WholeChoice(prompt_logprobs=choice.prompt_logprobs, finish_reason="length")
+        logprobs = None
+        if self._logprobs:
+            before = choice.prompt_logprobs
+            first = None if before is None else self._prompt(index)[0]
+            logprobs = self._logprobs_of(index, [*(before or ()), *choice.logprobs], first)
         result: dict[str, Any] = {
             "index": place,
             "text": self._echo(index) + choice.text,
-            "logprobs": self._logprobs_of(index, choice.logprobs) if self._logprobs else None,
+            "logprobs": logprobs,
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
         }
@@ -123,9 +136,11 @@ class CompletionShape:
     def _prompt(self, index: int) -> list[int]:
         return list(self._prompts[index // self._made])
 
-    def _logprobs_of(self, index: int, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def _logprobs_of(
+        self, index: int, entries: Sequence[TokenLogprob], first: int | None
+    ) -> dict[str, Any]:
         offset = self._offsets.get(index, 0)
-        result = completion_logprobs(self._tokenizer, entries, offset)
+        result = completion_logprobs(self._tokenizer, entries, offset, first)
         self._offsets[index] = offset + sum(map(len, result["tokens"]))
         return result
 

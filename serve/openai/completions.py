@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,10 +26,12 @@ async def completions(request: Request) -> Response:
     n = 1 if body.n is None else body.n
     best_of = n if body.best_of is None else body.best_of
     check_choices(best_of, len(prompts), "n" if best_of == n else "best_of")
-    nothing = bool(body.echo) and body.max_tokens == 0
+    nothing = bool(body.echo) and body.max_tokens == 0  # the prompt alone is wanted
     logprobs = 0 if best_of > n and body.logprobs is None else body.logprobs
     defaults = service.tokenizer.sampling_defaults
     params = body.sampling(defaults, 1 if nothing else body.max_tokens, logprobs, best_of)
+    if body.echo and body.logprobs is not None:
+        params = msgspec.structs.replace(params, prompt_logprobs=body.logprobs)
     ids = [await _encode(service, prompt, body) for prompt in prompts]
     echoes = None
     if body.echo:
@@ -37,7 +40,7 @@ async def completions(request: Request) -> Response:
             for prompt in prompts
         ]
     shape = CompletionShape(service, body, object_id(request, "cmpl-"), ids, echoes)
-    if nothing:
+    if nothing and body.logprobs is None:
         usage = Usage(sum(map(len, ids)))
         choices = [WholeChoice(finish_reason="length") for _ in range(len(ids) * best_of)]
         return json_response(shape.whole(choices, usage), headers=answer_headers(request))
@@ -58,12 +61,6 @@ def _check(body: CompletionRequest) -> None:
             raise RequestError(f"best_of is {body.best_of}, less than n", "best_of")
         if body.stream and body.best_of > (body.n or 1):
             raise RequestError("best_of cannot be streamed; leave stream or best_of out", "best_of")
-    if body.echo and body.logprobs is not None:
-        raise RequestError(
-            "echo with logprobs needs the log-probabilities of the prompt, which this server does "
-            "not compute; leave one of them out",
-            "logprobs",
-        )
     if body.echo and body.stream and body.max_tokens == 0:
         raise RequestError("there is nothing to stream; set max_tokens or leave stream", "stream")
 

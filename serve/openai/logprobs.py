@@ -30,13 +30,27 @@ def chat_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprob]) -> dict
 
 
 def completion_logprobs(
-    tokenizer: Tokenizer, entries: Sequence[TokenLogprob], offset: int
+    tokenizer: Tokenizer,
+    entries: Sequence[TokenLogprob],
+    offset: int,
+    first_token: int | None = None,
 ) -> dict[str, Any]:
-    """Return `choices[].logprobs` of a completion; `offset` is where the first token's text is."""
+    """Return `choices[].logprobs` of a completion; `offset` is where the first token's text is.
+
+    `first_token` stands before the others and has no log-probability: it opens an echoed prompt.
+    """
     tokens: list[str] = []
     offsets: list[int] = []
-    tops: list[dict[str, float]] = []
+    tops: list[dict[str, float] | None] = []
+    values: list[float | None] = []
+    if first_token is not None:
+        tokens.append(_text(tokenizer.token_bytes(first_token)))
+        offsets.append(offset)
+        offset += len(tokens[0])
+        tops.append(None)
+        values.append(None)
     for entry in entries:
+        values.append(max(entry.logprob, _LOWEST))
         text = _text(tokenizer.token_bytes(entry.token_id))
         tokens.append(text)
         offsets.append(offset)
@@ -47,7 +61,7 @@ def completion_logprobs(
         tops.append(top)
     return {
         "tokens": tokens,
-        "token_logprobs": [max(entry.logprob, _LOWEST) for entry in entries],
+        "token_logprobs": values,
         "top_logprobs": tops,
         "text_offset": offsets,
     }

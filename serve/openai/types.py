@@ -186,6 +186,7 @@ def decode_body(body: bytes, kind: type[_Body]) -> _Body:
     Raises RequestError; `param` names the field, as far as one is to blame.
     """
     try:
+        body.decode()  # strings of fields that do not exist are not looked into below
         request = msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         message = str(error)

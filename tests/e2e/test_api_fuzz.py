@@ -7,6 +7,7 @@ import json
 import random
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,10 @@ def run_schemathesis(served: Served, *options: str) -> None:
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{served.url}/openapi.json"]
     command += ["--exclude-checks", "positive_data_acceptance", "--suppress-health-check", "all"]
     command += ["--request-timeout", "30", "--warnings", "off", *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+    with tempfile.TemporaryDirectory() as folder:  # schemathesis keeps what it found there
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=900, cwd=folder
+        )
     print(done.stdout[-1500:])
     assert done.returncode == 0, done.stdout[-6000:]
     assert running(served) == 0

@@ -275,6 +275,27 @@ def test_ids_of_tokens_are_the_tokens(client: openai.OpenAI, served: Served) -> 
     assert text == choice.text
 
 
+def test_a_prompt_is_scored(client: openai.OpenAI, served: Served) -> None:
+    """The log-probabilities of an echoed text are those of writing it."""
+    made = client.completions.create(
+        model=MODEL, prompt="The capital of France is", max_tokens=6, temperature=0, logprobs=0
+    )
+    assert made.choices[0].logprobs is not None
+    scored = client.completions.create(
+        model=MODEL,
+        prompt="The capital of France is" + made.choices[0].text,
+        max_tokens=0,
+        echo=True,
+        logprobs=0,
+    )
+    logprobs = scored.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.token_logprobs is not None
+    assert logprobs.token_logprobs[0] is None
+    assert logprobs.token_logprobs[-6:] == made.choices[0].logprobs.token_logprobs
+    assert running(served) == 0
+
+
 def test_deadline(client: openai.OpenAI, served: Served) -> None:
     with pytest.raises(openai.APIStatusError) as error:
         client.completions.create(

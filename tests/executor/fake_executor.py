@@ -8,7 +8,7 @@ from pathlib import Path
 from enginewright.executor.config import ExecutorConfig
 from enginewright.executor.main import OpenedEngine, run
 from enginewright.runtime.errors import IncompatibleMachineError
-from enginewright.runtime.session import Batch, SessionLimits
+from enginewright.runtime.session import Batch, SessionLimits, StepResult
 from tests.support.fake_session import FakeSession
 
 
@@ -20,6 +20,27 @@ class SlowSession(FakeSession):
         super().launch(batch)
 
 
+class HungSession(FakeSession):
+    """Never comes back from its third step."""
+
+    def wait(self) -> StepResult:
+        if len(self.batches) == 3:
+            time.sleep(3600)
+        return super().wait()
+
+
+class FailingSession(FakeSession):
+    """Fails a step now and then, in each of its verbs."""
+
+    def launch(self, batch: Batch) -> None:
+        time.sleep(0.001)
+        count = len(self.batches)
+        if count % 150 == 149 and self.fail_next is None:
+            self.batches.append(batch)
+            self.fail_next = ("launch", "sample", "wait")[count // 150 % 3]
+        super().launch(batch)
+
+
 def open_fake(folder: Path, config: ExecutorConfig) -> OpenedEngine:
     mode = sys.argv[1]
     if mode == "refuse":
@@ -28,10 +49,12 @@ def open_fake(folder: Path, config: ExecutorConfig) -> OpenedEngine:
         raise KeyError("oops")
     if mode == "die":
         os._exit(3)
+    num_blocks = 30 if mode == "soak" else 400
     limits = SessionLimits(
-        config.max_batch_size or 4, config.max_num_tokens or 16, 4096, 400, 32, 101
+        config.max_batch_size or 4, config.max_num_tokens or 16, 4096, num_blocks, 32, 101
     )
-    session = SlowSession(limits) if mode == "slow" else FakeSession(limits)
+    kinds = {"slow": SlowSession, "hang": HungSession, "soak": FailingSession}
+    session = kinds.get(mode, FakeSession)(limits)
     return OpenedEngine(session, {"name": folder.name})
 
 

@@ -250,7 +250,7 @@ class DigitDrafter(NgramDrafter):
         for number, (request, most) in wanted.items():
             known = list(request.tokens)
             for place in range(most):
-                small = frozenset(range(300)) - set(range(49, 54) if place % 2 else range(54, 59))
+                small = frozenset(range(300)) - set(range(54, 59) if place % 2 else range(49, 54))
                 known.append(next_token(known, 300, request.params.seed, 0, small))
             found[number] = known[-most:]
         return found

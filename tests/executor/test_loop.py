@@ -55,11 +55,11 @@ def test_a_request_waits_until_its_longest_answer_fits() -> None:
     harness.submit("a", [1] * 8, TokenParams(max_tokens=8))  # 4 blocks
     harness.submit("b", [2] * 4, TokenParams(max_tokens=8))  # 3 blocks
     harness.step()
-    gauges = harness.executor.scheduler.gauges()
+    gauges = harness.executor.scheduler.report.gauges()
     assert (gauges["running"], gauges["waiting"]) == (1, 1)
     harness.run()
     assert harness.end("a").finish_reason == harness.end("b").finish_reason == "length"
-    assert harness.executor.scheduler.gauges()["free_blocks"] == 6
+    assert harness.executor.scheduler.report.gauges()["free_blocks"] == 6
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_a_failing_step_hurts_only_its_requests(verb: str) -> None:
     assert f"{verb} was told to fail" in only.error.message
     assert harness.tokens("b") == expected_tokens([7], params, harness.limits)[0]
     assert harness.stats()["failed_steps"] == 1
-    assert harness.executor.scheduler.gauges()["used_blocks"] == 0
+    assert harness.executor.scheduler.report.gauges()["used_blocks"] == 0
 
 
 def test_abort_is_safe_at_any_time() -> None:
@@ -214,7 +214,7 @@ def test_abort_is_safe_at_any_time() -> None:
     assert harness.end("kept").finish_reason == "length"
     ended = harness.stats()["ended"]
     assert ended == {"finished": 2, "cancelled": 2, "rejected": 0, "failed": 0}
-    assert harness.executor.scheduler.gauges()["used_blocks"] == 0
+    assert harness.executor.scheduler.report.gauges()["used_blocks"] == 0
 
 
 def test_an_id_that_is_aborted_and_used_again_while_its_step_runs_stays_apart() -> None:

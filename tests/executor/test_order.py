@@ -87,7 +87,7 @@ def test_a_deadline_ends_a_request_as_an_error_and_never_as_an_empty_answer(star
     assert (end.finish_reason, len(harness.tokens("late")) > 0) == ("error", started)
     assert end.error is not None
     assert (end.error.code, end.error.http_status) == ("deadline_exceeded", 504)
-    assert harness.executor.scheduler.gauges()["used_blocks"] == 0
+    assert harness.executor.scheduler.report.gauges()["used_blocks"] == 0
 
 
 def test_a_queue_timeout_counts_only_until_the_start() -> None:

@@ -96,7 +96,7 @@ def test_a_static_batch_ends_before_the_next_begins() -> None:
     for _ in range(4):
         harness.step()
         assert not harness.outputs["c"]
-    assert harness.executor.scheduler.live_view()["waiting_by_cause"] == {"batch": 1}
+    assert harness.executor.scheduler.report.live_view()["waiting_by_cause"] == {"batch": 1}
     harness.run()
     assert harness.end("c").finish_reason == "length"
 

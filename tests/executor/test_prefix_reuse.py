@@ -65,7 +65,7 @@ def test_a_request_waits_for_a_prefix_that_another_computes() -> None:
         harness.submit(name, [*SHARED, last], params)
     for _ in range(3):
         harness.step()
-    view = harness.executor.scheduler.live_view()
+    view = harness.executor.scheduler.report.live_view()
     assert view["waiting_by_cause"] == {"prefix": 2}
     harness.run()
     assert computed(harness) == 21 + 1 + 1
@@ -88,7 +88,7 @@ def test_eviction_makes_room_and_what_was_evicted_is_computed_again() -> None:
     harness = Harness(make_limits(block_tokens=4, num_blocks=8, max_num_tokens=64))
     for number in range(6):
         assert serve(harness, str(number), [number] * 12) == 0
-    gauges = harness.executor.scheduler.gauges()
+    gauges = harness.executor.scheduler.report.gauges()
     assert gauges["free_blocks"] == 8
     assert gauges["cached_blocks"] > 0
     assert serve(harness, "again", [0] * 12) == 0
@@ -98,12 +98,12 @@ def test_eviction_makes_room_and_what_was_evicted_is_computed_again() -> None:
 def test_pinned_prompts_outlive_a_scan_but_never_stop_a_request() -> None:
     harness = Harness(make_limits(block_tokens=4, num_blocks=10, max_num_tokens=64))
     serve(harness, "pin", SHARED, max_tokens=1, pin=True)
-    assert harness.executor.scheduler.gauges()["pinned_blocks"] == 5
+    assert harness.executor.scheduler.report.gauges()["pinned_blocks"] == 5
     for number in range(8):
         serve(harness, str(number), [number] * 8)
     assert serve(harness, "hit", [*SHARED, 1]) == 20
     serve(harness, "large", list(range(36)), max_tokens=4)  # the whole pool
-    assert harness.executor.scheduler.gauges()["pinned_blocks"] == 0
+    assert harness.executor.scheduler.report.gauges()["pinned_blocks"] == 0
 
 
 def test_what_the_queue_will_hit_is_not_evicted() -> None:

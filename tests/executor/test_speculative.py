@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from enginewright.executor.draft_engine import DraftEngine
 from enginewright.executor.ngram_drafter import NgramDrafter
+from enginewright.executor.plan import StepOutput, StepPlan
 from enginewright.executor.request import Request, RequestLimits
 from enginewright.executor.sampling import TokenParams
 from enginewright.executor.speculative import Governor, Speculator, accepted
@@ -94,13 +95,21 @@ def test_a_speculator_asks_for_no_more_than_there_is_room_for() -> None:
     assert speculator.propose(many, 0) == {}
     ending = request([5, 6] * 8, 9, TokenParams(max_tokens=2))
     assert [len(one) for one in speculator.propose([ending], 8).values()] == [1]
-    speculator.verified(0, 4, 1)
-    assert len(speculator.propose(many[:1], 8)[0]) == 2
-    speculator.verified(0, 2, 2)
-    assert len(speculator.propose(many[:1], 8)[0]) == 4
+    assert len(land(speculator, [5, 6, 5, 6], [5, 7])) == 2
+    assert len(land(speculator, [5, 6], [5, 6, 5])) == 4
     figures = speculator.snapshot()
     assert (figures["num_draft_tokens"], figures["num_accepted_tokens"]) == (6, 3)
     assert figures["acceptance_length"] == 2.5
+
+
+def land(speculator: Speculator, drafts: list[int], sampled: list[int]) -> list[int]:
+    """The next drafts of a request whose last ones met these tokens."""
+    row = [0]
+    plan = StepPlan(0, row, row, row, [1 + len(drafts)], 0, row, [], [], 1 + len(drafts))
+    plan.drafts[0] = drafts
+    padded = sampled + [9] * (len(drafts) + 1 - len(sampled))
+    speculator.landed(plan, StepOutput(padded, firsts=[0]), 1.0)
+    return speculator.propose([request([5, 6] * 8)], 8)[0]
 
 
 def draft_engine(**limits: int) -> DraftEngine:

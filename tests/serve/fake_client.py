@@ -148,7 +148,15 @@ class FakeClient:
             finish,
             stop,
             queue_seconds=0.001 if live.made == 1 else None,
+            prompt_logprobs=_prompt_logprobs(live) if live.made == 1 else None,
         )
+
+
+def _prompt_logprobs(live: _Live) -> list[TokenLogprob] | None:
+    count = live.params.prompt_logprobs
+    if count is None:
+        return None
+    return [(_logprobs(token, count) or [])[0] for token in live.prompt[1:]]
 
 
 def _logprobs(token: int, count: int) -> list[TokenLogprob] | None:

@@ -119,6 +119,27 @@ def test_echo(served: Served) -> None:
     assert reply["usage"]["completion_tokens"] == 0
 
 
+def test_echo_with_logprobs_scores_the_prompt(served: Served) -> None:
+    ids = served.tokenizer.encode("Hello there")
+    body = {"prompt": "Hello there", "echo": True, "logprobs": 1, "max_tokens": 0}
+    reply = served.post(TEXT, body).json
+    [choice] = reply["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("Hello there", "length")
+    assert reply["usage"]["completion_tokens"] == 0
+    scores = choice["logprobs"]
+    assert "".join(scores["tokens"]) == "Hello there"
+    assert scores["token_logprobs"] == [None] + [-0.5] * (len(ids) - 1)
+    assert scores["top_logprobs"][0] is None
+    assert scores["text_offset"][:2] == [0, len(scores["tokens"][0])]
+    body["max_tokens"] = 4
+    whole = served.post(TEXT, body).json["choices"][0]["logprobs"]
+    assert len(whole["tokens"]) == len(ids) + 4
+    events = served.post(TEXT, body | {"stream": True}).events
+    parts = [event["choices"][0]["logprobs"] for event in events]
+    for key in whole:
+        assert [item for part in parts if part for item in part[key]] == whole[key]
+
+
 def test_best_of_shows_the_likeliest(served: Served) -> None:
     body = {"prompt": "Hi", "n": 2, "best_of": 5, "max_tokens": 3}
     reply = served.post(TEXT, body).json

@@ -18,6 +18,7 @@ class BarrierPlanner:
         self.interval = 0
         self._written: dict[Buffer, Split] = {}  # since the last barrier for all
         self._read: set[Buffer] = set()
+        self._handed_out = False  # the last call's work was items, not parts
 
     def enter(self, carried: Iterable[Buffer]) -> None:
         """Begin a loop's body: what an earlier iteration left behind is taken as just written."""
@@ -38,13 +39,14 @@ class BarrierPlanner:
             for operand in call.writes.values():
                 self._note(operand.buffer)
                 self._written[operand.buffer] = call.split
+            self._handed_out = call.split is Split.ITEMS
 
     def end_region(self) -> None:
         """A barrier for all that the driver itself has."""
         self._pass_barrier()
 
     def _needed(self, call: KernelCall) -> str:
-        if call.starts_segment:
+        if call.starts_segment or self._handed_out:
             return "all"
         needed = ""
         for operand in call.reads.values():
@@ -64,6 +66,7 @@ class BarrierPlanner:
         self.interval += 1
         self._written.clear()
         self._read.clear()
+        self._handed_out = False
 
     def _note(self, buffer: Buffer) -> None:
         if buffer.first < 0:

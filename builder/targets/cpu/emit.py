@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 from .calls import KernelCall, Operand, Place, Split
@@ -23,8 +24,8 @@ def emit(program: Program) -> str:
     parts += [f"EW_DEFINE_GEMM({name})" for name in sorted(program.gemm_formats)]
     parts += [f"EW_DEFINE_HEAD({program.head_format})", ""]
     parts += [_weight_table(segment) for segment in program.segments if segment.weights]
-    parts += [_function(segment, program) for segment in program.segments]
-    parts += [_phases(program), _suffix(program)]
+    parts += [_functions(segment) for segment in program.segments]
+    parts += [_stage_table(program)]
     return "\n".join(parts)
 
 
@@ -41,6 +42,7 @@ def _defines(program: Program) -> str:
         "EW_BLOCK_BYTES": "((size_t)EW_LAYERS * EW_KV_HEADS * EW_KV_HEAD_BYTES)",
         "EW_TILE": facts.tile,
         "EW_PHASES": len(program.phases),
+        "EW_STAGES": sum(len(_stages(s)) for phase in _all_phases(program) for s, _ in phase),
         "EW_STREAM_BYTES": program.stream_bytes,
         "EW_LOCAL_BYTES": program.local_bytes,
         "EW_PROFILE_SLOTS": 2 + sum(len(segment.calls) for segment in program.segments),
@@ -73,21 +75,36 @@ def _weight_table(segment: Segment) -> str:
     )
 
 
-def _function(segment: Segment, program: Program) -> str:
-    lines: list[str] = []
+def _stages(segment: Segment) -> list[list[KernelCall]]:
+    """Cut a segment's calls where parts must wait for each other."""
+    stages: list[list[KernelCall]] = []
     for call in segment.calls:
-        if call.barrier:
-            lines.append("ew_sync(e, s);" if call.barrier == "all" else "ew_sync_rows(e, s);")
-        lines.append(f"/* {call.comment} */")
-        body = _render(call, segment)
-        lines.append(f"{{ {body} }}" if call.split is Split.COLUMNS else body)
-        lines.append(f"ew_lap(e, s->thread, {call.slot});")
-    unused = [name for name in ("iteration", "phase") if not any(name in line for line in lines)]
-    lines += [f"(void){name};" for name in unused]
-    return (
-        f"static void {segment.name}(ew_engine *e, const ew_step *p, const ew_span *s, "
-        "int iteration, int phase) {\n" + textwrap.indent("\n".join(lines), "    ") + "\n}\n"
-    )
+        if call.barrier or not stages:
+            stages.append([])
+        stages[-1].append(call)
+    return stages
+
+
+def _functions(segment: Segment) -> str:
+    """One function a stage."""
+    functions: list[str] = []
+    for number, calls in enumerate(_stages(segment)):
+        lines: list[str] = []
+        for call in calls:
+            lines.append(f"/* {call.comment} */")
+            body = _render(call, segment)
+            lines.append(f"{{ {body} }}" if call.split is Split.COLUMNS else body)
+            lines.append(f"ew_lap(e, s->thread, {call.slot});")
+        text = "\n".join(lines)
+        unused = [name for name in ("p", "iteration", "phase") if not re.search(rf"\b{name}\b", text)]
+        lines += [f"(void){name};" for name in unused]
+        functions.append(
+            f"static void {segment.name}_{number}(ew_engine *e, const ew_step *p, "
+            "const ew_span *s, int iteration, int phase) {\n"
+            + textwrap.indent("\n".join(lines), "    ")
+            + "\n}\n"
+        )
+    return "\n".join(functions)
 
 
 def _render(call: KernelCall, segment: Segment) -> str:
@@ -120,26 +137,23 @@ def _stride(operand: Operand) -> str:
     return "e->logits_stride" if operand.buffer.place is Place.LOGITS else str(operand.buffer.row_bytes)
 
 
-def _phases(program: Program) -> str:
-    calls: list[str] = []
+def _all_phases(program: Program) -> list[list[tuple[Segment, int]]]:
+    return [*program.phases, [(program.suffix, 0)]]
+
+
+def _stage_table(program: Program) -> str:
+    """Every stage in order, phase by phase; the wanted rows' stages come last."""
+    rows: list[str] = []
     starts = [0]
-    for phase in program.phases:
-        calls += [f"    {{{segment.name}, {iteration}}}," for segment, iteration in phase]
-        starts.append(len(calls))
+    for phase in _all_phases(program):
+        for segment, iteration in phase:
+            for number, calls in enumerate(_stages(segment)):
+                attention = int(calls[0].split is Split.ITEMS)
+                # A segment's first stage may hold no barrier, but what ran before it was another's.
+                joins = int(calls[0].barrier == "rows")
+                rows.append(f"    {{{segment.name}_{number}, {iteration}, {attention}, {joins}}},")
+        starts.append(len(rows))
     return (
-        "typedef struct {\n"
-        "    void (*run)(ew_engine *, const ew_step *, const ew_span *, int, int);\n"
-        "    int iteration;\n} ew_phase_call;\n"
-        f"static const ew_phase_call phase_calls[{len(calls)}] = {{\n" + "\n".join(calls) + "\n};\n"
-        f"static const int phase_starts[{len(starts)}] = {{{', '.join(map(str, starts))}}};\n\n"
-        "static void ew_model_phase(ew_engine *e, const ew_step *p, const ew_span *s, int phase) {\n"
-        "    for (int i = phase_starts[phase]; i < phase_starts[phase + 1]; i++)\n"
-        "        phase_calls[i].run(e, p, s, phase_calls[i].iteration, phase);\n}\n"
-    )
-
-
-def _suffix(program: Program) -> str:
-    return (
-        "static void ew_model_suffix(ew_engine *e, const ew_step *p, const ew_span *s) {\n"
-        f"    {program.suffix.name}(e, p, s, 0, 0);\n}}\n"
+        "static const ew_stage ew_stages[EW_STAGES] = {\n" + "\n".join(rows) + "\n};\n"
+        "static const int ew_phase_starts[EW_PHASES + 2] = {" + ", ".join(map(str, starts)) + "};\n"
     )

@@ -1,0 +1,74 @@
+"""The library level: prefill and decode of every peer, in interleaved rounds."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from .peer.base import Library, Peer, PeerError, Variant, WorkerLibrary
+from .peer.models import Model
+from .peer.process import ForeignLoad, ProcessError
+from .results import Results, say
+
+CONTEXT, NEW = 128, 64  # tokens
+PREFILLS = (128, 1024)
+DECODES = (1, 8, 32, 64)
+_PAUSE = 0.4  # seconds, for threads of the last peer that still spin
+
+
+def prepare(
+    peers: Sequence[Peer], model: Model, formats: Mapping[str, Sequence[str]], out: Results
+) -> list[Variant]:
+    """Install every peer and make its weights; what fails is noted and left out."""
+    variants: list[Variant] = []
+    for peer in peers:
+        try:
+            peer.prepare(model)
+            peer.install()
+        except (PeerError, OSError, StopIteration) as error:
+            out.fail(peer.name, "installation", error)
+            continue
+        for fmt in formats[peer.name]:
+            say(f"peers: weights of {peer.name} {fmt}")
+            try:
+                peer.path_of(fmt)
+            except (PeerError, OSError, StopIteration) as error:
+                out.fail(f"{peer.name} {fmt}", "weights", error)
+                continue
+            variants += [Variant(peer, fmt, path) for path in peer.paths]
+    return variants
+
+
+def library(variants: Sequence[Variant], rounds: int, out: Results) -> None:
+    """Prefill and decode: every figure of every variant once a round."""
+    opened: dict[Variant, Library] = {}
+    for variant in variants:
+        try:
+            opened[variant] = variant.peer.open(variant)
+        except (PeerError, ProcessError, OSError) as error:
+            out.fail(variant.name, "opening", error)
+    work: list[tuple[str, Callable[[Library], float]]] = []
+    for tokens in PREFILLS:
+        work.append((f"prefill_{tokens}", lambda x, n=tokens: statistics.median(x.prefill(n))))
+    for count in DECODES:
+        work.append((f"decode_{count}", lambda x, n=count: x.decode(n, CONTEXT, NEW)))
+    try:
+        for number in range(rounds):
+            for figure, measure in work:
+                for variant, one in list(opened.items()):
+                    time.sleep(_PAUSE)
+                    try:
+                        with ForeignLoad() as foreign:
+                            speed = measure(one)
+                    except (PeerError, ProcessError, OSError, KeyError) as error:
+                        out.fail(variant.name, figure, error)
+                        if isinstance(one, WorkerLibrary) and one.worker.process.poll() is not None:
+                            del opened[variant]
+                        continue
+                    out.add(variant.name, figure, speed, foreign.cores)
+                    note = f"{variant.name:<28} {figure:<13} {speed:9.1f} tok/s"
+                    say(f"  {number + 1}/{rounds} {note}, foreign {foreign.cores:.2f} cores")
+    finally:
+        for one in opened.values():
+            one.close()

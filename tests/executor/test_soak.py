@@ -1,0 +1,125 @@
+"""A soak with faults over a real process: `-m slow`, about three minutes.
+
+200 clients at once, random aborts and bad requests, failing steps, a KV cache that is too small;
+canaries ask the same again and again and get the same tokens.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import pytest
+
+from enginewright.executor.client import ExecutorClient
+from enginewright.executor.config import ExecutorConfig
+from enginewright.executor.sampling import TokenParams
+from enginewright.runtime.errors import RequestError
+from enginewright.runtime.session import SessionLimits
+from tests.executor.test_client import Sink, command, private_temp
+from tests.support.fake_session import expected_tokens
+
+__all__ = ["private_temp"]
+
+SECONDS = 85.0
+CLIENTS = 200
+LIMITS = SessionLimits(16, 48, 4096, 30, 32, 101)
+CANARY = ([5, 4, 3, 2, 1] * 14, TokenParams(max_tokens=30, temperature=0.7, seed=11))
+
+
+class Soak:
+    """What the clients found, together."""
+
+    def __init__(self, client: ExecutorClient) -> None:
+        self.client = client
+        self.ends = time.monotonic() + SECONDS
+        self.lock = threading.Lock()
+        self.count = 0
+        self.outcomes: dict[str, int] = {}
+        self.errors: list[str] = []
+
+    def run(self, number: int) -> None:
+        """Be one client until the time is over."""
+        shuffle = random.Random(number)
+        try:
+            while time.monotonic() < self.ends:
+                self.ask(number, shuffle)
+        except Exception as error:
+            with self.lock:
+                self.errors.append(f"client {number}: {type(error).__name__}: {error}")
+
+    def ask(self, number: int, shuffle: random.Random) -> None:
+        """Send one request and judge the answer."""
+        with self.lock:
+            self.count += 1
+            name = f"r{self.count}"
+        prompt, params = CANARY
+        if number >= 10:
+            shared = [number % 7] * shuffle.randrange(100)
+            prompt = [*shared, *(shuffle.randrange(101) for _ in range(1 + shuffle.randrange(90)))]
+            params = TokenParams(
+                max_tokens=1 + shuffle.randrange(60),
+                seed=shuffle.randrange(5),
+                temperature=shuffle.choice([0.0, 1.0]),
+                eos_token_ids=(3,),
+                priority=shuffle.randrange(2),
+                tenant=f"t{number % 5}",
+                deadline=shuffle.choice([None, None, 0.5, 60.0]),
+            )
+            if shuffle.random() < 0.05:
+                prompt = shuffle.choice([[], [101], [1] * 5000])
+        sink = Sink()
+        try:
+            self.client.submit(name, prompt, params, sink)
+        except RequestError:
+            return
+        if number >= 10 and shuffle.random() < 0.2:
+            time.sleep(shuffle.random() * 0.1)
+            self.client.abort(name)
+        end = sink.end()
+        outcome = str(end.finish_reason if end.error is None else end.error.code)
+        with self.lock:
+            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+        if outcome == "overloaded":
+            time.sleep(0.1)
+        expected, reason = expected_tokens(prompt, params, LIMITS) if sink.tokens else ([], "")
+        if sink.tokens != expected[: len(sink.tokens)]:
+            raise AssertionError(f"{name} got other tokens than alone")
+        if outcome in ("stop", "length") and (sink.tokens, outcome) != (expected, reason):
+            raise AssertionError(f"{name} ended early")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "config",
+    [
+        ExecutorConfig(
+            max_batch_size=16,
+            max_num_tokens=48,
+            capacity_policy="max_utilization",
+            overlap=True,
+            max_queue=150,
+        ),
+        ExecutorConfig(max_batch_size=16, max_num_tokens=48, chunk_policy="equal_progress"),
+    ],
+)
+def test_nothing_is_lost_doubled_or_leaked(config: ExecutorConfig) -> None:
+    client = ExecutorClient.start("some/engine", config, command("soak"))
+    soak = Soak(client)
+    threads = [threading.Thread(target=soak.run, args=(number,)) for number in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS + 60)
+        assert not thread.is_alive(), "a request never ended"
+    stats = client.stats()
+    print(soak.outcomes, {name: stats[name] for name in ("steps", "failed_steps", "pauses")})
+    client.shutdown()
+    assert soak.errors == []
+    assert stats["failed_steps"] > 0
+    assert (stats["pauses"] > 0) == (config.capacity_policy == "max_utilization")
+    assert soak.outcomes["step_failed"] > 0
+    assert {"stop", "length", "cancelled"} <= soak.outcomes.keys()
+    assert (stats["running"], stats["waiting"], stats["used_blocks"]) == (0, 0, 0)
+    assert sum(stats["ended"].values()) == stats["submitted"]
