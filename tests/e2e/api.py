@@ -46,7 +46,7 @@ def running(served: Served) -> float:
 
 def wait_for_running(served: Served, wanted: bool) -> None:
     """Wait until something runs, or until nothing does."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while (running(served) > 0) != wanted:
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.02)

@@ -67,7 +67,11 @@ def test_chat_streams_what_it_answers_at_once(client: openai.OpenAI) -> None:
     chunks = list(stream)
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     assert text == whole.choices[0].message.content
-    assert chunks[-1].usage == whole.usage
+    streamed = chunks[-1].usage
+    assert streamed is not None
+    assert whole.usage is not None
+    assert streamed.prompt_tokens == whole.usage.prompt_tokens
+    assert streamed.completion_tokens == whole.usage.completion_tokens
     reasons = [c.choices[0].finish_reason for c in chunks if c.choices]
     assert reasons[-1] == whole.choices[0].finish_reason
 

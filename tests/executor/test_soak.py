@@ -59,7 +59,7 @@ class Soak:
             shared = [number % 7] * shuffle.randrange(100)
             prompt = [*shared, *(shuffle.randrange(101) for _ in range(1 + shuffle.randrange(90)))]
             params = TokenParams(
-                max_tokens=1 + shuffle.randrange(60),
+                max_tokens=1 + shuffle.randrange(150),
                 seed=shuffle.randrange(5),
                 temperature=shuffle.choice([0.0, 1.0]),
                 eos_token_ids=(3,),

@@ -172,7 +172,7 @@ class Lowering:
             y = Operand(Buffer("logits", 0, Place.LOGITS))
             self.operands[node.output] = y
             self.head_format = kernel
-            best = "e->best + (size_t)s->thread * e->options.max_batch_size"
+            best = "e->best + (size_t)s->part * e->options.max_batch_size"
             run = f"ew_head_{kernel}(&m, {best}, p->wanted, EW_VOCAB);"
         else:
             if residual_value is not None and self._ends_here(residual_value, node):

@@ -48,7 +48,7 @@ def serving(engine: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str
 
 
 def start_stream(port: int, max_tokens: int) -> tuple[http.client.HTTPConnection, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=90)
     connection.request("POST", "/v1/completions", json.dumps(BODY | {"max_tokens": max_tokens}))
     response = connection.getresponse()
     assert response.readline().startswith(b"data: ")
@@ -56,7 +56,7 @@ def start_stream(port: int, max_tokens: int) -> tuple[http.client.HTTPConnection
 
 
 def get(port: int, path: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=90)
     try:
         connection.request("GET", path)
         return connection.getresponse().status
@@ -66,12 +66,15 @@ def get(port: int, path: str) -> int:
 
 def test_sigterm_under_load(engine: str) -> None:
     """What runs ends well; new work and /health/ready get 503, /health 200; it exits with 0."""
-    with serving(engine, "--threads", "10", "--log-format", "json") as (process, port):
+    with serving(engine, "--threads", "10", "--log-format", "json", "--drain-timeout", "300") as (
+        process,
+        port,
+    ):
         running = [start_stream(port, 200) for _ in range(3)]
         process.send_signal(signal.SIGTERM)
         wait_until(lambda: get(port, "/health/ready") == 503)
         assert get(port, "/health") == 200
-        late = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        late = http.client.HTTPConnection("127.0.0.1", port, timeout=90)
         late.request("POST", "/v1/completions", json.dumps(BODY))
         answer = late.getresponse()
         assert (answer.status, answer.getheader("retry-after")) == (503, "1")
@@ -80,7 +83,7 @@ def test_sigterm_under_load(engine: str) -> None:
         for connection, response in running:
             assert response.read().endswith(b"data: [DONE]\n\n")
             connection.close()
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=90)
         assert (process.returncode, output) == (0, "")
     lines = [json.loads(line) for line in errors.splitlines()]
     assert [line["status"] for line in lines if line["message"] == "request"].count(200) == 3
@@ -96,7 +99,7 @@ def test_the_drain_is_bounded(engine: str) -> None:
         assert b"server_stopping" in text
         assert text.endswith(b"data: [DONE]\n\n")
         connection.close()
-        process.communicate(timeout=20)
+        process.communicate(timeout=90)
         assert process.returncode == 0
 
 
@@ -108,7 +111,7 @@ def test_a_second_signal_does_not_wait(engine: str) -> None:
         process.send_signal(signal.SIGTERM)
         assert b"server_stopping" in response.read()
         connection.close()
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=90)
         assert process.returncode == 0
         assert "Traceback" not in errors
 
@@ -125,7 +128,7 @@ def test_https(engine: str, tmp_path: Path) -> None:
     with serving(engine, *options) as (_, port):
         context = ssl.create_default_context(cafile=str(certificate))
         context.check_hostname = False
-        connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=20)
+        connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=90)
         connection.request("GET", "/health")
         assert connection.getresponse().status == 200
         connection.close()
@@ -136,7 +139,7 @@ def test_a_key_file_and_a_config_file(engine: str, tmp_path: Path) -> None:
     config = tmp_path / "serve.toml"
     config.write_text(f'api_key_file = "{tmp_path / "keys"}"\nlog_format = "json"\n')
     with serving(engine, "--config", str(config)) as (process, port):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=90)
         body = json.dumps({"prompt": "Hi", "max_tokens": 2})
         connection.request("POST", "/v1/completions", body)
         assert connection.getresponse().status == 401
@@ -145,7 +148,7 @@ def test_a_key_file_and_a_config_file(engine: str, tmp_path: Path) -> None:
         assert connection.getresponse().status == 200
         connection.close()
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=90)
     refused, answered = (json.loads(line) for line in errors.splitlines())
     assert (refused["status"], "key" in refused) == (401, False)
     assert (answered["status"], answered["key"]) == (200, "me")
