@@ -28,7 +28,7 @@ def count_blocks(kv: KvFacts, limits: Limits, budget: int | None) -> int:
         wanted = budget // kv.block_bytes
     if wanted < 1:
         raise OutOfMemoryError(
-            f"the KV cache has a budget of {budget} bytes and one block of {kv.block_tokens} tokens "
+            f"the KV cache has a budget of {budget} bytes and a block of {kv.block_tokens} tokens "
             f"takes {kv.block_bytes}; raise --kv-cache-memory or free memory"
         )
     return wanted

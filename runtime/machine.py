@@ -50,7 +50,9 @@ def missing(needs: Needs) -> list[str]:
     if needs.machine != machine.arch:
         lacks.append(f"the processor architecture {needs.machine} (this is {machine.arch})")
         return lacks
-    lacks += [f"the processor feature {name}" for name in needs.features if name not in machine.features]
+    lacks += [
+        f"the processor feature {name}" for name in needs.features if name not in machine.features
+    ]
     return lacks
 
 

@@ -68,8 +68,12 @@ class CpuSession:
             )
         threads = _within("threads", threads, machine.usable_cores(), 1024)
         built = manifest.limits
-        batch = _within("max_batch_size", max_batch_size, built.max_batch_size, built.max_batch_size)
-        tokens = _within("max_num_tokens", max_num_tokens, built.max_num_tokens, built.max_num_tokens)
+        batch = _within(
+            "max_batch_size", max_batch_size, built.max_batch_size, built.max_batch_size
+        )
+        tokens = _within(
+            "max_num_tokens", max_num_tokens, built.max_num_tokens, built.max_num_tokens
+        )
         limits = Limits(
             max_batch_size=batch, max_num_tokens=max(tokens, batch), max_seq_len=built.max_seq_len
         )

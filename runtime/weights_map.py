@@ -1,4 +1,4 @@
-"""An engine's weights in memory: mapped at once, then moved into huge pages while steps already run."""
+"""An engine's weights in memory: mapped at once, moved into huge pages while steps run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page's three files and the one address its numbers come from."""
+"""The page's files, and the one address its numbers come from."""
 
 from __future__ import annotations
 

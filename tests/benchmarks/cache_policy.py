@@ -56,7 +56,7 @@ def text(rng: random.Random, tokens: int) -> list[int]:
 
 
 def chat(rng: random.Random) -> Trace:
-    """Conversations of several turns under twelve system prompts, some far more used than others."""
+    """Conversations of several turns under twelve system prompts, some used far more."""
     systems = [text(rng, rng.randrange(200, 1200)) for _ in range(12)]
     weights = [1 / (rank + 1) for rank in range(12)]
     live: list[list[int]] = []

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from .peer.base import Library, Peer, PeerError, Variant, WorkerLibrary
 from .peer.models import Model
-from .peer.process import ForeignLoad, ProcessError
+from .peer.process import Patience, ProcessError
 from .results import Results, say
 
 CONTEXT, NEW = 128, 64  # tokens
 PREFILLS = (128, 1024)
 DECODES = (1, 8, 32, 64)
-_PAUSE = 0.4  # seconds, for threads of the last peer that still spin
 
 
 def prepare(
@@ -40,7 +38,7 @@ def prepare(
     return variants
 
 
-def library(variants: Sequence[Variant], rounds: int, out: Results) -> None:
+def library(variants: Sequence[Variant], rounds: int, patience: Patience, out: Results) -> None:
     """Prefill and decode: every figure of every variant once a round."""
     opened: dict[Variant, Library] = {}
     for variant in variants:
@@ -57,18 +55,16 @@ def library(variants: Sequence[Variant], rounds: int, out: Results) -> None:
         for number in range(rounds):
             for figure, measure in work:
                 for variant, one in list(opened.items()):
-                    time.sleep(_PAUSE)
                     try:
-                        with ForeignLoad() as foreign:
-                            speed = measure(one)
+                        speed, foreign = patience.measure(lambda m=measure, x=one: m(x))
                     except (PeerError, ProcessError, OSError, KeyError) as error:
                         out.fail(variant.name, figure, error)
                         if isinstance(one, WorkerLibrary) and one.worker.process.poll() is not None:
                             del opened[variant]
                         continue
-                    out.add(variant.name, figure, speed, foreign.cores)
+                    out.add(variant.name, figure, speed, foreign)
                     note = f"{variant.name:<28} {figure:<13} {speed:9.1f} tok/s"
-                    say(f"  {number + 1}/{rounds} {note}, foreign {foreign.cores:.2f} cores")
+                    say(f"  {number + 1}/{rounds} {note}, foreign {foreign:.2f} cores")
     finally:
         for one in opened.values():
             one.close()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from . import load
 from .peer.base import PeerError, Variant, WorkerLibrary
 from .peer.models import Model
-from .peer.process import ForeignLoad, ProcessError, Server
+from .peer.process import Patience, ProcessError, Server
 from .results import Results, say
 
 NEW = 64  # tokens
@@ -18,10 +19,9 @@ PROMPT_WORDS = 127 - load.TEMPLATE_TOKENS
 CLOSED = {1: 6, 8: 24, 32: 64}  # concurrency -> requests
 SHARED_WORDS, SHARED_OWN_WORDS, SHARED_CLIENTS, SHARED_REQUESTS = 512, 63, 8, 24
 BURSTS, BURST_SIZE, BURST_SECONDS = 3, 16, 4.0
-_PAUSE = 0.4  # seconds, for threads of the last peer that still spin
 
 
-def http(variants: Sequence[Variant], rounds: int, out: Results) -> None:
+def http(variants: Sequence[Variant], rounds: int, patience: Patience, out: Results) -> None:
     """Closed loops, a shared prefix and bursts, over HTTP or in process without a server."""
     running: dict[Variant, Any] = {}
     seen: set[tuple[str, str]] = set()
@@ -41,16 +41,16 @@ def http(variants: Sequence[Variant], rounds: int, out: Results) -> None:
         for number in range(rounds + 1):  # the first one warms up
             for figure, texts, clients, starts in _loads(warm_up=number == 0):
                 for variant, target in running.items():
-                    time.sleep(_PAUSE)
+                    load_it = partial(target, texts, clients, starts)
                     try:
-                        with ForeignLoad() as foreign:
-                            result = target(texts, clients, starts)
+                        if number == 0:
+                            load_it()
+                            continue
+                        result, foreign = patience.measure(load_it)
                     except (ProcessError, OSError) as error:
                         out.fail(variant.name, figure, error)
                         continue
-                    if number == 0:
-                        continue
-                    _keep(out, variant.name, figure, result, foreign.cores, f"{number}/{rounds}")
+                    _keep(out, variant.name, figure, result, foreign, f"{number}/{rounds}")
     finally:
         for target in running.values():
             target.close()

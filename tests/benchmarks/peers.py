@@ -20,11 +20,12 @@ from . import library, over_http, quality
 from .peer import OURS, QUICK, all_peers
 from .peer.base import Peer
 from .peer.models import ROOT, smollm2
-from .peer.process import claim_processor
+from .peer.process import Patience, claim_processor
 from .report import Report
 from .results import Results, say
 
 PHASES = ("quality", "library", "http")
+PATIENCE, QUICK_PATIENCE = 900.0, 100.0  # seconds a phase for repeats under foreign load
 
 
 def main() -> None:
@@ -39,12 +40,13 @@ def main() -> None:
     model = smollm2()
     variants = library.prepare(peers, model, formats, out)
     phases = options.only or PHASES
+    patience = QUICK_PATIENCE if options.quick else PATIENCE
     if "quality" in phases:
         quality.quality(variants, model, out)
     if "library" in phases:
-        library.library(variants, options.rounds, out)
+        library.library(variants, options.rounds, Patience(patience), out)
     if "http" in phases:
-        over_http.http(variants, max(1, options.rounds - 1), out)
+        over_http.http(variants, max(1, options.rounds - 1), Patience(patience), out)
     command = "python -m tests.benchmarks.peers " + shlex.join(sys.argv[1:])
     report = Report(out, peers, command.strip(), options.rounds)
     print(report.text())

@@ -50,7 +50,9 @@ WRONG = {
 
 def one_wrong_body(path: str, rng: random.Random) -> bytes:
     """Return a body that no server may take."""
-    good = json.dumps(BODIES[path] | {"max_tokens": 4})
+    limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+    body = BODIES[path] | {limit: 4}
+    good = json.dumps(body)
     kind = rng.randrange(8)
     if kind == 0:
         return good[: rng.randrange(len(good) - 1)].encode()
@@ -74,7 +76,7 @@ def one_wrong_body(path: str, rng: random.Random) -> bytes:
         return rng.choice([b"", b"[]", b"null", b"5", b'"text"', b"{}", b"true", b"[{}]"])
     field = rng.choice(list(WRONG))
     value: Any = rng.choice(WRONG[field])
-    return json.dumps(BODIES[path] | {field: value}).encode()
+    return json.dumps(body | {field: value}).encode()
 
 
 def test_malformed_bodies_are_refused_and_disturb_nobody(served: Served) -> None:

@@ -32,9 +32,7 @@ def params(index: int, tokens: int) -> SamplingParams:
 def answer(output: RequestOutput) -> Answer:
     """Everything of an answer that must not depend on circumstances."""
     one = output.outputs[0]
-    likely = tuple(
-        value.logprob for entry in one.logprobs for _, value in sorted(entry.items())
-    )
+    likely = tuple(value.logprob for entry in one.logprobs for _, value in sorted(entry.items()))
     return tuple(one.token_ids), likely, str(one.finish_reason)
 
 
@@ -78,12 +76,16 @@ def test_answers_depend_on_nothing_but_the_prompt(smollm2_engine: Path) -> None:
             max_batch_size=batch,
             kv_cache_memory=1 << 30,
         ) as llm:
-            assert in_company(llm, 24, seed=chunk) == expected, f"chunks of {chunk}, {threads} threads"
+            assert in_company(llm, 24, seed=chunk) == expected, (
+                f"chunks of {chunk}, {threads} threads"
+            )
 
 
 @pytest.mark.parametrize("isa", LEVELS[1:])
 def test_every_level_is_consistent_in_itself(isa: str, checkpoint: Path) -> None:
     engine = build_engine("int8", "--isa", isa, "--no-self-check")
-    with LLM(engine, threads=2, kv_cache_memory=1 << 30, max_num_tokens=64, max_batch_size=32) as llm:
+    with LLM(
+        engine, threads=2, kv_cache_memory=1 << 30, max_num_tokens=64, max_batch_size=32
+    ) as llm:
         expected = alone(llm, 4)
         assert in_company(llm, 4, seed=1) == expected

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
 
 from .conftest import Served
 
-QUESTION = [{"role": "user", "content": "Say hello in one short sentence."}]
+QUESTION: list[ChatCompletionMessageParam] = [
+    {"role": "user", "content": "Say hello in one short sentence."}
+]
 MODEL = "smollm2-int8"
 
 
@@ -116,7 +119,7 @@ def test_chat_logprobs(client: openai.OpenAI) -> None:
 
 
 def test_abort_in_mid_stream_gives_the_blocks_back(client: openai.OpenAI, served: Served) -> None:
-    free = metric(served, "enginewright_kv_blocks_free")
+    used = metric(served, "enginewright_kv_blocks_used")
     stream = client.completions.create(
         model=MODEL,
         prompt="Count: 1, 2, 3,",
@@ -128,13 +131,13 @@ def test_abort_in_mid_stream_gives_the_blocks_back(client: openai.OpenAI, served
     for number, _ in enumerate(stream):
         if number == 5:
             break
-    assert metric(served, "enginewright_kv_blocks_free") < free
+    assert metric(served, "enginewright_kv_blocks_used") > used
     stream.close()
     deadline = time.monotonic() + 10
-    while metric(served, "enginewright_requests_running") and time.monotonic() < deadline:
+    while metric(served, "enginewright_num_requests_running") and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert metric(served, "enginewright_requests_running") == 0
-    assert metric(served, "enginewright_kv_blocks_free") == free
+    assert metric(served, "enginewright_num_requests_running") == 0
+    assert metric(served, "enginewright_kv_blocks_used") == used
 
 
 def test_bad_requests_are_named(client: openai.OpenAI) -> None:

@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,7 +43,7 @@ def test_the_budget_approaches_what_the_target_leaves_room_for() -> None:
     budget.measured(0, 8, 0.010)
     taken = simulate(budget, 0.010, 0.0001, 40)
     assert taken[0] == 32
-    assert all(after <= 2 * before for before, after in zip(taken, taken[1:], strict=False))
+    assert all(after <= 2 * before for before, after in itertools.pairwise(taken))
     assert 360 <= taken[-1] <= 440
     assert all(0.010 + 0.0001 * tokens < 0.055 for tokens in taken)
     slower = simulate(budget, 0.010, 0.001, 40)

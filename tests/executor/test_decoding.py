@@ -13,7 +13,7 @@ from enginewright.executor.config import ExecutorConfig
 from enginewright.executor.guided import Compiler, Vocabulary
 from enginewright.executor.intake import Intake
 from enginewright.executor.loop import PyExecutor
-from enginewright.executor.messages import TokenLogprob
+from enginewright.executor.messages import StepOutputs, TokenLogprob
 from enginewright.executor.ngram_drafter import NgramDrafter
 from enginewright.executor.request import Request
 from enginewright.executor.sampling import Guided, TokenParams
@@ -197,14 +197,16 @@ class GuidedHarness(Harness):
 @pytest.mark.parametrize("overlap", [False, True])
 def test_guided_answers_match_and_leave_others_alone(folder: Path, overlap: bool) -> None:
     harness = GuidedHarness(folder, overlap=overlap)
-    eos = {"eos_token_ids": (EOS,)}
+    eos = (EOS,)
     choice = Guided("choice", '["yes", "no"]')
     digits = Guided("regex", "[0-9]{5}")
-    harness.submit("choice", [1, 2], TokenParams(max_tokens=9, guided=choice, **eos))
-    harness.submit("digits", [3], TokenParams(max_tokens=9, guided=digits, **eos))
+    harness.submit("choice", [1, 2], TokenParams(max_tokens=9, guided=choice, eos_token_ids=eos))
+    harness.submit("digits", [3], TokenParams(max_tokens=9, guided=digits, eos_token_ids=eos))
     harness.submit("kept", [3], TokenParams(max_tokens=9, guided=digits))  # ignores the end
-    harness.submit("long", [3], TokenParams(max_tokens=9, min_tokens=8, guided=digits, **eos))
-    harness.submit("short", [3], TokenParams(max_tokens=3, guided=digits, **eos))
+    harness.submit(
+        "long", [3], TokenParams(max_tokens=9, min_tokens=8, guided=digits, eos_token_ids=eos)
+    )
+    harness.submit("short", [3], TokenParams(max_tokens=3, guided=digits, eos_token_ids=eos))
     harness.submit("bad", [3], TokenParams(guided=Guided("regex", "(")))
     harness.submit("plain", [1, 2], TokenParams(max_tokens=9))
     harness.run()
@@ -265,8 +267,11 @@ def test_a_request_that_waits_for_its_grammar_can_be_aborted(folder: Path) -> No
     harness.outputs["a"] = []
     harness.executor.fetch()
     reasons = [
-        output.finish_reason for reply in harness.channel.replies for output in reply.outputs
-    ]  # type: ignore[union-attr]
+        output.finish_reason
+        for reply in harness.channel.replies
+        if isinstance(reply, StepOutputs)
+        for output in reply.outputs
+    ]
     assert reasons == ["error", "cancelled"]
     harness.channel.replies.clear()
     harness.run()

@@ -43,6 +43,12 @@ def compiler(folder: Path) -> Compiler:
     return Compiler(lambda: Vocabulary(folder, VOCAB))
 
 
+def token(tokenizer: Tokenizer, text: str) -> int:
+    found = tokenizer.token_to_id(text)
+    assert found is not None
+    return found
+
+
 def allowed(grammar: Grammar, answer: list[int], held_back: tuple[int, ...] = ()) -> set[int]:
     row = np.zeros(-(-VOCAB // 32), np.uint32)
     grammar.fill(row, answer, held_back)
@@ -95,14 +101,14 @@ def test_a_document_of_the_schema_passes_and_another_does_not(
     good = tokenizer.encode('{"size": 12, "name": "red"}').ids
     for guided in (Guided("json_schema", json.dumps(SCHEMA)), Guided("json_object")):
         grammar = compiler.compile(guided).result()
-        for place, token in enumerate(good):
+        for place, wanted in enumerate(good):
             choices = allowed(grammar, good[:place])
-            assert token in choices
+            assert wanted in choices
             assert EOS not in choices
         assert EOS in allowed(grammar, good)
     grammar = compiler.compile(Guided("json_schema", json.dumps(SCHEMA))).result()
     (first,) = {tokenizer.encode('{"').ids[0]}
-    assert tokenizer.token_to_id("[") not in allowed(grammar, [])
+    assert token(tokenizer, "[") not in allowed(grammar, [])
     assert first in allowed(grammar, [])
 
 
@@ -110,7 +116,7 @@ def test_a_place_follows_its_answer_back_and_forth(
     compiler: Compiler, tokenizer: Tokenizer
 ) -> None:
     grammar = compiler.compile(Guided("regex", "[ab]c[0-9]+")).result()
-    a, b, c, one = (tokenizer.token_to_id(text) for text in ("a", "b", "c", "1"))
+    a, b, c, one = (token(tokenizer, text) for text in ("a", "b", "c", "1"))
     assert allowed(grammar, [a]) == {c}
     after = allowed(grammar, [a, c, one])
     assert EOS in after
@@ -123,7 +129,7 @@ def test_a_place_follows_its_answer_back_and_forth(
 def test_tokens_are_held_back_unless_nothing_else_is_left(
     compiler: Compiler, tokenizer: Tokenizer
 ) -> None:
-    one = tokenizer.token_to_id("1")
+    one = token(tokenizer, "1")
     grammar = compiler.compile(Guided("regex", "1{1,2}")).result()
     assert EOS in allowed(grammar, [one])
     assert EOS not in allowed(grammar, [one], (EOS,))
@@ -155,7 +161,7 @@ def test_grammars_that_are_used_again_start_afresh(
     compiler: Compiler, tokenizer: Tokenizer
 ) -> None:
     guided = Guided("regex", "ab")
-    a, b = tokenizer.token_to_id("a"), tokenizer.token_to_id("b")
+    a, b = token(tokenizer, "a"), token(tokenizer, "b")
     first, second = compiler.compile(guided).result(), compiler.compile(guided).result()
     assert b in allowed(first, [a])
     assert a in allowed(second, [])

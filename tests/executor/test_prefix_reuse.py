@@ -1,4 +1,4 @@
-"""Prefix reuse through the whole executor: what is computed, what is copied, and the same tokens."""
+"""Prefix reuse through the whole executor: what is computed, what is copied, the same tokens."""
 
 from __future__ import annotations
 

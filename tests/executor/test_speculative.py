@@ -155,3 +155,24 @@ def test_a_draft_engine_leaves_out_what_it_has_no_room_for() -> None:
     assert engine.propose({3: (request([1] * 15, 3), 3)}) == {}  # beyond its context
     with pytest.raises(InputError, match="101 tokens and the engine has 99"):
         DraftEngine(FakeSession(make_limits()), 99, "draft")
+
+
+def test_accepted_tokens_have_the_distribution_of_the_sampler() -> None:
+    """Drafts from another distribution; each position's draw depends on seed and position alone."""
+    target, guess = np.array([0.5, 0.2, 0.2, 0.1]), np.array([0.1, 0.2, 0.3, 0.4])
+    counts, accepted_drafts = np.zeros((2, 4)), 0
+    for seed in range(4000):
+        drawn = [
+            int(np.searchsorted(np.cumsum(target), np.random.default_rng([seed, place]).random()))
+            for place in range(3)
+        ]
+        drafts = np.random.default_rng(10**6 + seed).choice(4, size=2, p=guess).tolist()
+        taken = drawn[: accepted(drafts, drawn)]
+        accepted_drafts += len(taken) - 1
+        for place, token in enumerate(taken[:2]):
+            counts[place, token] += 1
+    assert 500 < accepted_drafts < 4000
+    for row in counts:
+        total = row.sum()
+        chi_square = float((((row - total * target) ** 2) / (total * target)).sum())
+        assert chi_square < 16.3  # 3 degrees of freedom, p = 0.001

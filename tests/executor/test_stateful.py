@@ -157,6 +157,6 @@ def test_many_examples() -> None:
             max_examples=2000,
             stateful_step_count=40,
             deadline=None,
-            suppress_health_check=list(HealthCheck),
+            suppress_health_check=[HealthCheck.too_slow],
         ),
     )

@@ -1,4 +1,4 @@
-"""Engines of the golden models against what transformers computed: f32 tightly, the rest with its error."""
+"""Engines of the golden models against transformers: f32 tightly, the rest with its error."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.golden import GOLDEN_MODELS, expected, prompt_batches
 
 from enginewright.builder.build import BuildOptions, build
 from enginewright.builder.config import BuildConfig
 from enginewright.converters import open_checkpoint
 from enginewright.runtime.artifact import open_engine
 from enginewright.runtime.session_cpu import CpuSession
+from tests.support.golden import GOLDEN_MODELS, expected, prompt_batches
 
-ROUNDED = [path for path in GOLDEN_MODELS if path.name in ("llama-tied", "mistral", "qwen2", "qwen3")]
+ROUNDED = [
+    path for path in GOLDEN_MODELS if path.name in ("llama-tied", "mistral", "qwen2", "qwen3")
+]
 KL_LIMITS = {"bf16": 1e-3, "int8": 1e-2}
 
 
@@ -48,5 +50,7 @@ def test_rounded_engine(
     kl = float((np.exp(p) * (p - q)).sum(axis=1).mean())
     error = float(np.abs(found - wanted).max())
     with capsys.disabled():
-        print(f"\n{format} engine of {model.name}: largest logit error {error:.4f}, mean KL {kl:.2e}")
+        print(
+            f"\n{format} engine of {model.name}: largest logit error {error:.4f}, mean KL {kl:.2e}"
+        )
     assert kl < KL_LIMITS[format]

@@ -39,7 +39,7 @@ def test_a_budget_buys_whole_blocks(budget: int, expected: int) -> None:
 
 @pytest.mark.parametrize("budget", [0, 1, BLOCK - 1])
 def test_a_budget_below_one_block_is_refused_with_the_numbers(budget: int) -> None:
-    expected = rf"budget of {budget} bytes and one block of 32 tokens takes {BLOCK}; raise --kv"
+    expected = rf"budget of {budget} bytes and a block of 32 tokens takes {BLOCK}; raise --kv"
     with pytest.raises(OutOfMemoryError, match=expected):
         count_blocks(make_kv(), make_limits(), budget)
 

@@ -32,7 +32,9 @@ class BarrierPlanner:
             if call.barrier == "all":
                 self._pass_barrier()
             elif call.barrier == "rows":
-                self._written = {b: s for b, s in self._written.items() if b.place is not Place.MINE}
+                self._written = {
+                    b: s for b, s in self._written.items() if b.place is not Place.MINE
+                }
             for operand in call.reads.values():
                 self._note(operand.buffer)
                 self._read.add(operand.buffer)

@@ -1,4 +1,4 @@
-"""What lowering gives and emission prints: kernel calls, the buffers they use, and their weights."""
+"""What lowering gives and emission prints: kernel calls, their buffers and their weights."""
 
 from __future__ import annotations
 

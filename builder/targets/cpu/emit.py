@@ -64,8 +64,7 @@ def _profile_names(program: Program) -> str:
 def _weight_table(segment: Segment) -> str:
     """The offsets of a segment's weights, a row an iteration."""
     rows = [
-        "    {" + ", ".join(str(packed.offset) for packed in row) + "},"
-        for row in segment.weights
+        "    {" + ", ".join(str(packed.offset) for packed in row) + "}," for row in segment.weights
     ]
     width = len(segment.weights[0])
     return (
@@ -96,7 +95,9 @@ def _functions(segment: Segment) -> str:
             lines.append(f"{{ {body} }}" if call.split is Split.COLUMNS else body)
             lines.append(f"ew_lap(e, s->thread, {call.slot});")
         text = "\n".join(lines)
-        unused = [name for name in ("p", "iteration", "phase") if not re.search(rf"\b{name}\b", text)]
+        unused = [
+            name for name in ("p", "iteration", "phase") if not re.search(rf"\b{name}\b", text)
+        ]
         lines += [f"(void){name};" for name in unused]
         functions.append(
             f"static void {segment.name}_{number}(ew_engine *e, const ew_step *p, "
@@ -134,7 +135,11 @@ def _address(operand: Operand) -> str:
 
 
 def _stride(operand: Operand) -> str:
-    return "e->logits_stride" if operand.buffer.place is Place.LOGITS else str(operand.buffer.row_bytes)
+    return (
+        "e->logits_stride"
+        if operand.buffer.place is Place.LOGITS
+        else str(operand.buffer.row_bytes)
+    )
 
 
 def _all_phases(program: Program) -> list[list[tuple[Segment, int]]]:

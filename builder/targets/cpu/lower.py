@@ -1,4 +1,4 @@
-"""Lowering: each node becomes one kernel call. Op and types choose the kernel; nothing else does."""
+"""Lowering: each node becomes a kernel call. Op and types choose the kernel, nothing else."""
 
 from __future__ import annotations
 
@@ -137,7 +137,8 @@ class Lowering:
         width = int(node.output.shape[-1])
         k = -(-width // self.group) * self.group
         code = (
-            "ew_quantize({x}, {x_stride}, {y}, {y_stride}, " + f"{width}, {k}, {{first}}, {{last}});"
+            "ew_quantize({x}, {x_stride}, {y}, {y_stride}, "
+            + f"{width}, {k}, {{first}}, {{last}});"
         )
         return KernelCall(code, Split.ROWS, {"x": x}, {"y": y})
 
@@ -167,7 +168,9 @@ class Lowering:
         kernel = {"int8": "q8"}.get(layout.format, layout.format)
         if (layout.format == "int8") != (x_value is not None and x_value.dtype is DType.Q8):
             raise NetworkError(f"{node} multiplies {x_value} by a weight in {layout.format}")
-        product = f"ew_product m = {{{{{', '.join(fields)}}}}}; ew_share(e, &m, s, {layout.panels});"
+        product = (
+            f"ew_product m = {{{{{', '.join(fields)}}}}}; ew_share(e, &m, s, {layout.panels});"
+        )
         if node is self.head:
             y = Operand(Buffer("logits", 0, Place.LOGITS))
             self.operands[node.output] = y
@@ -185,7 +188,7 @@ class Lowering:
         return KernelCall(f"{product} {run}", Split.COLUMNS, reads, {"y": y}, weights)
 
     def _ends_here(self, value: Value, node: Node) -> bool:
-        """Whether `node` is the last reader of a value in the stream, so that it may write over it."""
+        """Whether `node` is the last reader of a value in the stream, and may write over it."""
         operand = self.operands[value]
         in_stream = operand.buffer.place is Place.STREAM and not operand.skip
         return in_stream and self.last_reader(value) is node
@@ -222,9 +225,10 @@ class Lowering:
         table = self._table(node.inputs[1])
         head_dim = node.attrs["head_dim"]
         stride = self.layouts[table].panel_bytes // 4
+        heads = int(node.output.shape[-1]) // head_dim
         code = (
-            f"ew_rope({{x}}, {{x_stride}}, {{y}}, {{y_stride}}, (const float *){{table}}, {stride}, "
-            f"p->positions + s->base, {int(node.output.shape[-1]) // head_dim}, {head_dim}, "
+            "ew_rope({x}, {x_stride}, {y}, {y_stride}, (const float *){table}, "
+            f"{stride}, p->positions + s->base, {heads}, {head_dim}, "
             "{first}, {last});"
         )
         return KernelCall(code, Split.ROWS, {"x": x}, {"y": y}, {"table": table})

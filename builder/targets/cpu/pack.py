@@ -142,9 +142,7 @@ def _pack_int8(part: Float32, group: int, level: IsaLevel) -> npt.NDArray[np.uin
     return out
 
 
-def _pack_floats(
-    part: Float32, layout: PackedLayout, level: IsaLevel
-) -> npt.NDArray[Any]:
+def _pack_floats(part: Float32, layout: PackedLayout, level: IsaLevel) -> npt.NDArray[Any]:
     panels = part.shape[0] // level.panel
     cut = part.reshape(panels, level.panel, layout.k)
     if layout.format == "f32":

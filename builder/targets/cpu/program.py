@@ -1,4 +1,4 @@
-"""The program: a rolled network cut into segments of kernel calls, with memory and barriers planned."""
+"""The program: a rolled network as segments of kernel calls, with memory and barriers planned."""
 
 from __future__ import annotations
 
@@ -168,7 +168,14 @@ def _carry(rolled: RolledNetwork, lowering: Lowering) -> list[KernelCall]:
             f"{4 * int(carried.initial.shape[-1])}, {{first}}, {{last}});"
         )
         calls.append(
-            KernelCall(code, Split.ROWS, {"x": source}, {"y": target}, comment=f"carry {carried.next.name}", name="carry")
+            KernelCall(
+                code,
+                Split.ROWS,
+                {"x": source},
+                {"y": target},
+                comment=f"carry {carried.next.name}",
+                name="carry",
+            )
         )
     return calls
 
@@ -216,10 +223,8 @@ def _buffers(segments: Iterable[Segment]) -> list[Buffer]:
     return list(found)
 
 
-def _phases(
-    segments: Sequence[Sequence[Segment]], count: int
-) -> list[list[tuple[Segment, int]]]:
-    """List what runs between barriers: a phase begins with every segment that opens with attention."""
+def _phases(segments: Sequence[Sequence[Segment]], count: int) -> list[list[tuple[Segment, int]]]:
+    """List the phases; each begins with a segment that opens with attention."""
     prefix, body, tail = segments
     sequence = [(segment, 0) for segment in prefix]
     sequence += [(segment, iteration) for iteration in range(count) for segment in body]

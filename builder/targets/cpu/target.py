@@ -46,8 +46,9 @@ class CpuTarget:
     def compile(
         self, network: Network, config: BuildConfig, folder: Path, progress: Progress
     ) -> TargetResult:
-        """Write `rank0.engine` and `rank0.weights` into `folder`. Raises BuildError, or
-        UnsupportedModelError for a network that the kernels cannot run.
+        """Write `rank0.engine` and `rank0.weights` into `folder`.
+
+        Raises BuildError, or UnsupportedModelError for a network that the kernels cannot run.
         """
         level, arch = self._choose(config)
         with progress.phase("lower"):
@@ -174,4 +175,3 @@ def _ahead(
             yield waiting.pop(0).result()
     for future in waiting:
         yield future.result()
-

@@ -73,7 +73,7 @@ def test_panels(level: IsaLevel, rows: int, columns: int, format: str, group: in
     weight = make_weight(rows, columns, format, group if format == "int8" else 0)
     layout = plan_panels(weight, level, interleaved=False)
     found = unpack(packed_bytes(weight, layout, level), layout, level, group)
-    expected = fake_quantize(weight.load(), layout.format, group)
+    expected = fake_quantize(weight.load(), format, group)
     np.testing.assert_array_equal(found[:rows, :columns], expected)
     assert not found[rows:].any()
     assert not found[:, columns:].any()
