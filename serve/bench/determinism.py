@@ -13,7 +13,7 @@ from .load import Load, Outcome, RequestOptions, run_load
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How many answers were the same, and the prompts of those that were not."""
+    """How many answers were compared, which prompts differed, and how many had no answer."""
 
     compared: int
     different: list[int]  # indices of prompts
@@ -35,11 +35,11 @@ async def check_determinism(
     shuffled = [prompts[number] for number in order]
     together, _ = await run_load(client, shuffled, options, Load(max_concurrency=concurrency))
     pairs = [(number, alone[number], other) for number, other in zip(order, together, strict=True)]
-    failed = sum(bool(first.error or second.error) for _, first, second in pairs)
+    answered = [pair for pair in pairs if not (pair[1].error or pair[2].error)]
     different = sorted(
-        number for number, first, second in pairs if _answer(first) != _answer(second)
+        number for number, first, second in answered if _answer(first) != _answer(second)
     )
-    return Verdict(len(pairs), different, failed)
+    return Verdict(len(answered), different, len(pairs) - len(answered))
 
 
 def _answer(outcome: Outcome) -> tuple[str, tuple[int, ...]]:

@@ -51,7 +51,7 @@ class HttpClient:
             f"{method} {self._prefix}{path} HTTP/1.1\r\n{self._head}"
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         )
-        connection = self._idle.pop() if self._idle else await self._connect()
+        connection = await self._take_idle() or await self._connect()
         try:
             connection.writer.write(head.encode() + body)
             status, headers = await _read_head(connection.reader)
@@ -64,6 +64,15 @@ class HttpClient:
         """Close the connections that are not in use."""
         while self._idle:
             await _end(self._idle.pop())
+
+    async def _take_idle(self) -> _Connection | None:
+        """Return a connection that the server has not closed meanwhile."""
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.reader.at_eof():
+                return connection
+            await _end(connection)
+        return None
 
     async def _connect(self) -> _Connection:
         reader, writer = await asyncio.open_connection(

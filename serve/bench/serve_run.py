@@ -78,6 +78,7 @@ class ServeBench:
             self._say(
                 f"determinism: {verdict.compared - len(verdict.different)} of {verdict.compared} "
                 f"answers are the same at concurrency 1 and {concurrency}"
+                + (f"; {verdict.failed} requests failed" if verdict.failed else "")
             )
         return report
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from . import load
 from .peer.base import PeerError, Variant, WorkerLibrary
@@ -21,9 +22,23 @@ SHARED_WORDS, SHARED_OWN_WORDS, SHARED_CLIENTS, SHARED_REQUESTS = 512, 63, 8, 24
 BURSTS, BURST_SIZE, BURST_SECONDS = 3, 16, 4.0
 
 
+class Target(Protocol):
+    """What load is put on."""
+
+    def __call__(
+        self, texts: list[str], clients: int, starts: Sequence[float] | None
+    ) -> dict[str, Any]:
+        """Send the texts and return a summary of the answers."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
 def http(variants: Sequence[Variant], rounds: int, patience: Patience, out: Results) -> None:
     """Closed loops, a shared prefix and bursts, over HTTP or in process without a server."""
-    running: dict[Variant, Any] = {}
+    running: dict[Variant, Target] = {}
     seen: set[tuple[str, str]] = set()
     try:
         for variant in variants:
@@ -39,18 +54,17 @@ def http(variants: Sequence[Variant], rounds: int, patience: Patience, out: Resu
             if target is not None:
                 running[Variant(variant.peer, variant.format)] = target
         for number in range(rounds + 1):  # the first one warms up
-            for figure, texts, clients, starts in _loads(warm_up=number == 0):
+            for one in LOADS if number else WARM_UPS:
                 for variant, target in running.items():
-                    load_it = partial(target, texts, clients, starts)
                     try:
                         if number == 0:
-                            load_it()
+                            one.put_on(target)
                             continue
-                        result, foreign = patience.measure(load_it)
+                        result, foreign = patience.measure(partial(one.put_on, target))
                     except (ProcessError, OSError) as error:
-                        out.fail(variant.name, figure, error)
+                        out.fail(variant.name, one.figure, error)
                         continue
-                    _keep(out, variant.name, figure, result, foreign, f"{number}/{rounds}")
+                    _keep(out, variant.name, one.figure, result, foreign, f"{number}/{rounds}")
     finally:
         for target in running.values():
             target.close()
@@ -73,21 +87,31 @@ def _keep(
     )
 
 
-def _loads(warm_up: bool) -> list[tuple[str, list[str], int, list[float] | None]]:
-    """Name, prompts, clients and start times of every load; prompts differ in every round."""
-    shared = load.prompts(SHARED_REQUESTS, SHARED_OWN_WORDS, SHARED_WORDS)
-    if warm_up:
-        short = load.prompts(8, PROMPT_WORDS)
-        return [("warm-up", short, 8, None), ("warm-up", shared[:8], SHARED_CLIENTS, None)]
-    loads: list[tuple[str, list[str], int, list[float] | None]] = [
-        (f"http_{clients}", load.prompts(count, PROMPT_WORDS), clients, None)
-        for clients, count in CLOSED.items()
-    ]
-    loads.append(("http_shared_prefix", shared, SHARED_CLIENTS, None))
-    count = BURSTS * BURST_SIZE
-    starts = [BURST_SECONDS * (i // BURST_SIZE) for i in range(count)]
-    loads.append(("http_bursts", load.prompts(count, PROMPT_WORDS), count, starts))
-    return loads
+@dataclass(frozen=True, slots=True)
+class _Load:
+    figure: str
+    requests: int
+    clients: int
+    shared_words: int = 0
+    own_words: int = PROMPT_WORDS
+    starts: tuple[float, ...] | None = None
+
+    def put_on(self, target: Target) -> dict[str, Any]:
+        """Run it with prompts that no run before has used."""
+        texts = load.prompts(self.requests, self.own_words, self.shared_words)
+        return target(texts, self.clients, self.starts)
+
+
+_SHARED = _Load(
+    "http_shared_prefix", SHARED_REQUESTS, SHARED_CLIENTS, SHARED_WORDS, SHARED_OWN_WORDS
+)
+_BURST_STARTS = tuple(BURST_SECONDS * (i // BURST_SIZE) for i in range(BURSTS * BURST_SIZE))
+LOADS = (
+    *(_Load(f"http_{clients}", requests, clients) for clients, requests in CLOSED.items()),
+    _SHARED,
+    _Load("http_bursts", len(_BURST_STARTS), len(_BURST_STARTS), starts=_BURST_STARTS),
+)
+WARM_UPS = (_Load("warm-up", 8, 8), replace(_SHARED, requests=SHARED_CLIENTS))
 
 
 class _HttpTarget:
@@ -96,7 +120,7 @@ class _HttpTarget:
         self._extra: dict[str, Any] | None = None
 
     def __call__(
-        self, texts: list[str], clients: int, starts: list[float] | None
+        self, texts: list[str], clients: int, starts: Sequence[float] | None
     ) -> dict[str, Any]:
         server = self._server
         if server.process.poll() is not None:
@@ -120,7 +144,7 @@ class _InProcessTarget:
         self._library, self._model = one, model
 
     def __call__(
-        self, texts: list[str], clients: int, starts: list[float] | None
+        self, texts: list[str], clients: int, starts: Sequence[float] | None
     ) -> dict[str, Any]:
         template = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
         filler = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
@@ -130,7 +154,7 @@ class _InProcessTarget:
         rows = self._library.worker.call(
             "load",
             prompts=ids,
-            starts=starts or [0.0] * len(ids),
+            starts=list(starts or [0.0] * len(ids)),
             concurrency=clients,
             new=NEW,
             seconds=600,
@@ -145,7 +169,7 @@ class _InProcessTarget:
         self._library.close()
 
 
-def _target(variant: Variant) -> Any:
+def _target(variant: Variant) -> Target | None:
     peer = variant.peer
     server = peer.serve(variant.format)
     if server is not None:

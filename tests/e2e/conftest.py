@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -84,28 +85,32 @@ def start_server(engine: Path, *options: str) -> Served:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     begin = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "enginewright", "serve", str(engine), "--port", str(port), *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    while time.monotonic() - begin < 60:
-        if process.poll() is not None:
-            break
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-        try:
-            connection.request("GET", "/health")
-            if connection.getresponse().status == 200:
-                seconds = time.monotonic() - begin
-                return Served(f"http://127.0.0.1:{port}", port, process, engine, seconds)
-        except OSError:
-            time.sleep(0.02)
-        finally:
-            connection.close()
-    process.kill()
-    raise AssertionError(f"the server did not start: {process.communicate()[0]}")
+    command = [sys.executable, "-m", "enginewright", "serve", str(engine), "--port", str(port)]
+    with tempfile.TemporaryFile("w+") as log:  # a pipe that nobody reads would fill up
+        process = subprocess.Popen(
+            [*command, *options],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        while time.monotonic() - begin < 60:
+            if process.poll() is not None:
+                break
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+                connection.request("GET", "/health")
+                if connection.getresponse().status == 200:
+                    seconds = time.monotonic() - begin
+                    return Served(f"http://127.0.0.1:{port}", port, process, engine, seconds)
+            except OSError:
+                time.sleep(0.02)
+            finally:
+                connection.close()
+        process.kill()
+        process.wait()
+        log.seek(0)
+        raise AssertionError(f"the server did not start: {log.read()}")
 
 
 def stop_server(served: Served) -> int:

