@@ -69,6 +69,8 @@ def take_prompt_logprobs(request: Request, output: StepOutput, row: int, count: 
 def token_logprob(output: StepOutput, index: int, count: int) -> TokenLogprob:
     """Return the log-probability of the token at `index`, and of the `count` likeliest there."""
     assert output.logprobs is not None
+    if count == 0:  # a step in which nobody asked for others has no room for them
+        return TokenLogprob(output.tokens[index], output.logprobs[index], [])
     assert output.top_ids is not None
     assert output.top_logprobs is not None
     top = list(zip(output.top_ids[index][:count], output.top_logprobs[index][:count], strict=True))

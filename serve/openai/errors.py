@@ -76,10 +76,14 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     elif status == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
         message = f"{request.url.path} does not take {request.method}; use {allowed}"
-    code = HTTPStatus(status).phrase.lower().replace(" ", "_")
+    code = "content_too_large" if status == 413 else _phrase(status)  # Python's word has changed
     headers = dict(error.headers) if error.headers else None
     service_of(request).metrics.refuse(status, code)
     return json_response(error_body(status, message, None, code), status, headers)
+
+
+def _phrase(status: int) -> str:
+    return HTTPStatus(status).phrase.lower().replace(" ", "_")
 
 
 async def on_bug(request: Request, error: Exception) -> Response:

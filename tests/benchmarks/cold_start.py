@@ -27,8 +27,8 @@ def first_answer(engine: Path) -> tuple[float, float]:
     """Start a server; return seconds until it is healthy and until it has answered."""
     begin = time.monotonic()
     server = start_server(engine)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     try:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
         body = json.dumps({"prompt": "Hello", "max_tokens": 1, "temperature": 0})
         connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
         reply = connection.getresponse()

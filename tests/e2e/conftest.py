@@ -97,8 +97,8 @@ def start_server(engine: Path, *options: str) -> Served:
         while time.monotonic() - begin < 60:
             if process.poll() is not None:
                 break
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
             try:
-                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
                 connection.request("GET", "/health")
                 if connection.getresponse().status == 200:
                     seconds = time.monotonic() - begin

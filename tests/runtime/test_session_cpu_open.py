@@ -52,7 +52,7 @@ def copied(engine: Engine, folder: Path) -> Engine:
     ],
     ids=str,
 )
-def test_options_out_of_range_are_named(engine: Engine, options: dict[str, int]) -> None:
+def test_options_out_of_range_are_named(engine: Engine, options: dict[str, Any]) -> None:
     ((name, value),) = options.items()
     with pytest.raises(InputError, match=f"{name} is {value}, expected 1 to "):
         CpuSession(engine, **options)
