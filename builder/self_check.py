@@ -152,6 +152,7 @@ def _engine_logits(engine: Engine, prompts: list[list[int]]) -> Float32Array:
         kv_cache_memory=blocks * manifest.kv.block_bytes,
         max_batch_size=step_tokens,
         max_num_tokens=step_tokens,
+        huge_pages=False,  # a copy of the weights would not pay for so few steps
     )
     try:
         for step in plan_steps(lengths, step_tokens):

@@ -118,7 +118,8 @@ def open_session(engine: Engine, **options: Any) -> Session:
     """Open the session that the engine's target asks for.
 
     Options: `threads`, `kv_cache_memory` (bytes), `max_batch_size`, `max_num_tokens`; None is the
-    default of each. Raises IncompatibleMachineError, OutOfMemoryError or EngineError.
+    default of each; a CPU engine also takes `own_threads` and `huge_pages`.
+    Raises IncompatibleMachineError, OutOfMemoryError or EngineError.
     """
     from .session_cpu import CpuSession
 
