@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import resource
 import sys
 from pathlib import Path
@@ -9,6 +11,14 @@ from pathlib import Path
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"  # proc(5): resets the peak resident set size to the current one
+
+
+def release_free_memory() -> None:
+    """Give memory that was freed back to the system, where the C library can (glibc)."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 class PeakMemory:

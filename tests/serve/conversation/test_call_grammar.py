@@ -13,8 +13,7 @@ from enginewright.serve.conversation.call_parser import CallParser
 from enginewright.serve.conversation.call_syntax import HERMES, LLAMA, MISTRAL, CallSyntax
 from enginewright.serve.conversation.pieces import CallStart
 from enginewright.serve.conversation.tools import Tool, ToolUse
-
-from ..tiny_tokenizer import make_tokenizer
+from tests.serve.tiny_tokenizer import make_tokenizer
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -73,8 +72,8 @@ def test_what_is_allowed_is_understood(syntax: CallSyntax) -> None:
 
 
 def test_marks_that_are_special_tokens_are_named_by_their_ids(tmp_path: Path) -> None:
-    """Here `<|end|>` plays the part of `[TOOL_CALLS]`: no ordinary token spells it."""
-    token_id = make_tokenizer(tmp_path).special_token_id("<|end|>")
+    """Here `<|im_start|>` plays the part of `[TOOL_CALLS]`: no ordinary token spells it."""
+    token_id = make_tokenizer(tmp_path).special_token_id("<|im_start|>")
     lines = call_grammar(MISTRAL, ToolUse(TOOLS, named="time"), lambda _: token_id).value
     assert lines.startswith(f"start: <[{token_id}]> ")
-    assert accepts(tmp_path, lines, '<|end|>[{"name": "time", "arguments": {}}]')
+    assert accepts(tmp_path, lines, '<|im_start|>[{"name": "time", "arguments": {}}]')
