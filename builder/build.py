@@ -30,7 +30,6 @@ from ..runtime.manifest import (
 from ..runtime.version import VERSION
 from .config import BuildConfig
 from .layers import TensorSource
-from .memory import release_free_memory
 from .model_config import ModelConfig
 from .models.registry import build_network
 from .network import Network
@@ -126,7 +125,6 @@ def build(
             notes.append(skip)
         else:
             with progress.phase("self-check"):
-                release_free_memory()  # packing's leavings would add to what the check takes
                 plain = build_network(checkpoint.config, checkpoint.tensors, config.seq_len)
                 figures = self_check(open_engine(writer.folder), plain, progress)
             notes += _judge(figures, options.keep_going)
