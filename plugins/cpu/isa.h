@@ -128,16 +128,6 @@ EW_INLINE vi vi_dot(vi c, vb w, vb a) {
 }
 #endif
 EW_INLINE vi vi_dot16(vi c, vw a, vw b) { return c + (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b); }
-EW_INLINE void vi_store_shorts(int16_t *p, vi v) {
-    typedef int16_t vs __attribute__((vector_size(EW_LANES * 2)));
-    vs q = __builtin_convertvector(v, vs);
-    memcpy(p, &q, sizeof q);
-}
-EW_INLINE void vi_store_bytes(int8_t *p, vi v) {
-    vq q = __builtin_convertvector(v, vq);
-    memcpy(p, &q, sizeof q);
-}
-EW_INLINE vi vf_gt(vf a, vf b) { return (vi)(a > b); }
 EW_INLINE int vi_any(vi m) { return _mm256_movemask_ps((__m256)m) != 0; }
 EW_INLINE void ew_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 EW_INLINE void ew_pause(void) { _mm_pause(); }
@@ -175,6 +165,16 @@ EW_INLINE vi vi_dot(vi c, vb w, vb a) {
     return vi_dot16(vi_dot16(c, (x << 8) >> 8, (y << 8) >> 8), x >> 8, y >> 8);
 }
 #endif
+EW_INLINE int vi_any(vi m) {
+    int32_t any = 0;
+    for (int i = 0; i < EW_LANES; i++) any |= m[i];
+    return any != 0;
+}
+EW_INLINE void ew_prefetch(const void *p) { __builtin_prefetch(p); }
+
+#endif
+
+#if !defined(EW_ISA_AVX512) /* which has instructions for these */
 EW_INLINE void vi_store_shorts(int16_t *p, vi v) {
     typedef int16_t vs __attribute__((vector_size(EW_LANES * 2)));
     vs q = __builtin_convertvector(v, vs);
@@ -185,13 +185,6 @@ EW_INLINE void vi_store_bytes(int8_t *p, vi v) {
     memcpy(p, &q, sizeof q);
 }
 EW_INLINE vi vf_gt(vf a, vf b) { return (vi)(a > b); }
-EW_INLINE int vi_any(vi m) {
-    int32_t any = 0;
-    for (int i = 0; i < EW_LANES; i++) any |= m[i];
-    return any != 0;
-}
-EW_INLINE void ew_prefetch(const void *p) { __builtin_prefetch(p); }
-
 #endif
 
 /* Sums and maxima over lanes halve the vector each time: one fixed order. */

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.session import Batch, Int32Array, Sampling, Session, SessionLimits
+from ...executor.sampling_table import greedy_sampling
+from ...runtime.session import Batch, Int32Array, Session, SessionLimits
 
 PREFILL, DECODE = "prefill", "decode"
 
@@ -131,28 +132,5 @@ class EngineBench:
             logit_rows=starts[1:] - 1,
         )
         self._session.launch(batch)
-        self._session.sample(_greedy(len(rows)))
+        self._session.sample(greedy_sampling(len(rows)))
         self._session.wait()
-
-
-def _greedy(rows: int) -> Sampling:
-    zeros, ones = np.zeros(rows, np.float32), np.ones(rows, np.float32)
-    integers, starts = np.zeros(rows, np.int32), np.zeros(rows + 1, np.int32)
-    return Sampling(
-        temperature=zeros,
-        top_k=integers,
-        top_p=ones,
-        min_p=zeros,
-        repetition_penalty=ones,
-        presence_penalty=zeros,
-        frequency_penalty=zeros,
-        seeds=np.zeros(rows, np.uint64),
-        positions=integers,
-        num_logprobs=np.full(rows, -1, np.int32),
-        history_starts=starts,
-        history=np.zeros(0, np.int32),
-        prompt_lengths=integers,
-        bias_starts=starts,
-        bias_ids=np.zeros(0, np.int32),
-        bias_values=np.zeros(0, np.float32),
-    )

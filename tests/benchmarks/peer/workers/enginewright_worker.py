@@ -12,8 +12,9 @@ from enginewright.executor.client import ExecutorClient
 from enginewright.executor.config import ExecutorConfig
 from enginewright.executor.messages import TokenOutput
 from enginewright.executor.sampling import SamplingParams
+from enginewright.executor.sampling_table import greedy_sampling
 from enginewright.runtime.artifact import open_engine
-from enginewright.runtime.session import Batch, Sampling, open_session
+from enginewright.runtime.session import Batch, open_session
 
 REPEATS = 5
 MARGIN = 24  # tokens that the first sequences may be ahead of the last ones
@@ -23,29 +24,6 @@ KV_BYTES = 2 << 30
 def open_library(path: str, format: str, mode: str) -> Any:
     """Open an engine; `mode` is "executor", or the session for all else."""
     return _Executor(path) if mode == "executor" else _Session(path)
-
-
-def _greedy(rows: int) -> Sampling:
-    zeros, ones = np.zeros(rows, np.float32), np.ones(rows, np.float32)
-    whole, none = np.zeros(rows, np.int32), np.zeros(0, np.int32)
-    return Sampling(
-        temperature=zeros,
-        top_k=whole,
-        top_p=ones,
-        min_p=zeros,
-        repetition_penalty=ones,
-        presence_penalty=zeros,
-        frequency_penalty=zeros,
-        seeds=np.zeros(rows, np.uint64),
-        positions=whole,
-        num_logprobs=np.full(rows, -1, np.int32),
-        history_starts=np.zeros(rows + 1, np.int32),
-        history=none,
-        prompt_lengths=whole,
-        bias_starts=np.zeros(rows + 1, np.int32),
-        bias_ids=none,
-        bias_values=np.zeros(0, np.float32),
-    )
 
 
 class _Session:
@@ -73,7 +51,7 @@ class _Session:
 
     def _step(self, batch: Batch) -> np.ndarray:
         self._session.launch(batch)
-        self._session.sample(_greedy(len(batch.logit_rows)))
+        self._session.sample(greedy_sampling(len(batch.logit_rows)))
         return self._session.wait().tokens
 
     def _random(self, sequences: int, tokens: int) -> np.ndarray:
@@ -96,7 +74,7 @@ class _Session:
             self._step(self._batch(prompts[i : i + at_once], 0, i))
             for i in range(0, sequences, at_once)
         ]
-        last, sampling = np.concatenate(firsts), _greedy(sequences)
+        last, sampling = np.concatenate(firsts), greedy_sampling(sequences)
         begin = time.perf_counter()
         for past in range(context, context + new):
             self._session.launch(self._batch(last[:, None], past))
