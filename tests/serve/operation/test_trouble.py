@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -57,16 +57,23 @@ def test_kill_9_of_the_executor_ends_every_answer_with_an_error(
     client: ExecutorClient, toy: Served
 ) -> None:
     """Streams end with an error event and [DONE]; whole answers, and new requests, get 503."""
-    threads, replies = in_threads(toy, 3, STREAM)
+
+    def running(count: int) -> Callable[[], bool]:
+        return lambda: (toy.service.probe.ask(5) or {"running": 0})["running"] == count
+
+    # No more at a time than the queue takes, even if the executor is slow to look at it.
+    threads, replies = in_threads(toy, 2, STREAM)
+    wait_until(running(2))
     whole_threads, whole = in_threads(toy, 2, STREAM | {"stream": False})
+    wait_until(running(4))
+    last, last_reply = in_threads(toy, 1, STREAM)
     wait_until(lambda: toy.service.traffic.in_flight == 5)
-    wait_until(lambda: (toy.service.probe.ask(5) or {"running": 0})["running"] == 4)
     os.kill(client.pid, signal.SIGKILL)
     begun = time.monotonic()
-    for thread in threads + whole_threads:
+    for thread in threads + whole_threads + last:
         thread.join()
     assert time.monotonic() - begun < 15
-    for reply in replies:
+    for reply in replies + last_reply:
         if reply.status == 200:
             assert reply.events[-1]["error"]["code"] == "executor_died"
         else:  # it had not opened its stream yet
