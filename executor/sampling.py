@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 
@@ -25,6 +25,34 @@ class Guided(msgspec.Struct, frozen=True, array_like=True):
 
     kind: Literal["json_schema", "json_object", "regex", "grammar", "choice"]
     value: str = ""
+
+    @classmethod
+    def json(cls, schema: str | Mapping[str, Any] | type | None = None) -> Guided:
+        """Return JSON of a schema: its text, a mapping, or a class; without one, any object.
+
+        A class is a dataclass, TypedDict, msgspec.Struct or pydantic model. Raises RequestError.
+        """
+        if schema is None:
+            return cls("json_object")
+        if isinstance(schema, type):
+            schema = _schema_of(schema)
+        text = schema if isinstance(schema, str) else msgspec.json.encode(schema).decode()
+        return cls("json_schema", text)
+
+    @classmethod
+    def regex(cls, pattern: str) -> Guided:
+        """Return text that the regular expression matches as a whole."""
+        return cls("regex", pattern)
+
+    @classmethod
+    def grammar(cls, text: str) -> Guided:
+        """Return text of a grammar in Lark's notation, or llama.cpp's (GBNF)."""
+        return cls("grammar", text)
+
+    @classmethod
+    def choice(cls, choices: Iterable[str]) -> Guided:
+        """Return one of these texts."""
+        return cls("choice", msgspec.json.encode(list(choices)).decode())
 
 
 class TokenParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -169,6 +197,18 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             cache_salt=self.cache_salt,
             no_repeat_ngram_size=self.no_repeat_ngram_size or 0,
         )
+
+
+def _schema_of(kind: type) -> dict[str, Any]:
+    """Return the JSON schema of a class. Raises RequestError for one that has none."""
+    own = getattr(kind, "model_json_schema", None)
+    if own is not None:  # pydantic
+        return own()
+    try:
+        return msgspec.json.schema(kind)
+    except (TypeError, RuntimeError) as error:
+        message = f"The class {kind.__name__} has no JSON schema: {error}"
+        raise RequestError(message, "guided") from None
 
 
 def _check_range(name: str, value: float | None, low: float, high: float) -> None:

@@ -19,7 +19,8 @@ EnginewrightError                  1   500
 ├── StepFailedError                11  500   a step of the model failed; only its requests are hurt
 ├── ServerStoppingError            12  503   the server ends before the request could
 ├── DeadlineExceededError          13  504   the request's own deadline has passed
-└── QueueTimeoutError              14  408   a request waited longer than it wanted to
+├── QueueTimeoutError              14  408   a request waited longer than it wanted to
+└── ForkedProcessError             15  500   an engine used in a fork of the process that opened it
 
 A message says what was found, what was expected and what to do, in one sentence.
 """
@@ -174,3 +175,10 @@ class QueueTimeoutError(EnginewrightError):
     exit_code = 14
     http_status = 408
     code = "queue_timeout"
+
+
+class ForkedProcessError(EnginewrightError):
+    """The engine was opened before this process was forked; it is the parent's."""
+
+    exit_code = 15
+    code = "forked_process"

@@ -36,8 +36,8 @@ class Client(Protocol):
         """End a request; one that is unknown or has ended is left alone."""
         ...
 
-    def stats(self) -> dict[str, Any]:
-        """Return the executor's counters; blocks until it has answered."""
+    def stats(self, detail: bool = False) -> dict[str, Any]:
+        """Return the executor's counters, with `detail` its records; blocks until it answers."""
         ...
 
     def shutdown(self) -> None:

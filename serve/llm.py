@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -10,6 +11,7 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from ..executor.config import ExecutorConfig
+from ..executor.fork_guard import ForkGuard
 from ..executor.sampling import SamplingParams
 from ..runtime.errors import ExecutorDiedError, RequestError
 from .chat_template import ChatTemplate
@@ -29,6 +31,10 @@ class LLM:
     `kv_cache_memory` is in bytes; None leaves a choice to the engine and the machine. `speculative`
     is "ngram" or the folder of a draft engine. A `client` that is given is used instead of starting
     an executor, and closed with the LLM.
+
+    Every method may be called from any thread. The process ends with `shutdown`, with the program,
+    or when the LLM is forgotten and no request runs. A fork of this process cannot use the LLM:
+    every call raises ForkedProcessError there, and `shutdown` does nothing.
     Raises EngineError, IncompatibleMachineError or OutOfMemoryError.
     """
 
@@ -44,6 +50,7 @@ class LLM:
         client: Client | None = None,
     ) -> None:
         folder = Path(engine)
+        self._guard = ForkGuard()
         if client is None:
             config = ExecutorConfig(
                 threads=threads,
@@ -71,11 +78,11 @@ class LLM:
         """Answer one prompt, or a list of prompts in its order.
 
         A prompt is a text or a list of token ids. `use_tqdm` shows a progress bar for lists on a
-        terminal. Raises RequestError, or the error that ended a request.
+        terminal. Raises RequestError, or the error that ended a request. Ctrl-C ends the requests.
         """
         if _is_one(inputs):
-            params = cast(SamplingParams | None, sampling_params)
-            return self.generate_async(cast(Prompt, inputs), params).result()
+            prompt = cast(Prompt, inputs)
+            return self._all(self.generate_async, [prompt], sampling_params, False)[0]
         prompts = cast(Sequence[Prompt], inputs)
         return self._all(self.generate_async, prompts, sampling_params, use_tqdm)
 
@@ -87,6 +94,7 @@ class LLM:
     ) -> RequestOutput:
         """Start answering one prompt and return its output, which grows.
 
+        Never waits for the executor, so that an event loop may call it; a text is encoded here.
         Raises RequestError for parameters out of range.
         """
         if isinstance(inputs, str):
@@ -104,8 +112,8 @@ class LLM:
         A message is `{"role": ..., "content": ...}`.
         """
         if not messages or isinstance(messages[0], Mapping):
-            params = cast(SamplingParams | None, sampling_params)
-            return self.chat_async(cast(Sequence[Message], messages), params).result()
+            conversation = cast(Sequence[Message], messages)
+            return self._all(self.chat_async, [conversation], sampling_params, False)[0]
         conversations = cast(Sequence[Sequence[Message]], messages)
         return self._all(self.chat_async, conversations, sampling_params, use_tqdm)
 
@@ -122,9 +130,24 @@ class LLM:
         ids = self.tokenizer.encode(prompt, add_special_tokens=False)
         return self._start(prompt, ids, sampling_params, streaming)
 
+    def get_stats(self, detail: bool = False) -> dict[str, Any]:
+        """Return the executor's counters, gauges and histograms; waits for the step in progress.
+
+        With `detail` there are also `iterations` (a record a step, with TensorRT-LLM's fields) and
+        `ended_requests`, each since they were last asked for, and `requests`, those that wait or
+        run. Raises ExecutorDiedError.
+        """
+        self._guard.check()
+        return self.client.stats(detail)
+
+    async def get_stats_async(self, detail: bool = False) -> dict[str, Any]:
+        """Return what `get_stats` does, without blocking the event loop."""
+        return await asyncio.to_thread(self.get_stats, detail)
+
     def shutdown(self) -> None:
         """Cancel what runs and end the executor process; may be called again."""
-        self.client.shutdown()
+        if not self._guard.inherited:
+            self.client.shutdown()
 
     def __enter__(self) -> LLM:
         return self
@@ -137,6 +160,12 @@ class LLM:
     ) -> None:
         self.shutdown()
 
+    async def __aenter__(self) -> LLM:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await asyncio.to_thread(self.shutdown)
+
     @cached_property
     def _template(self) -> ChatTemplate:
         return ChatTemplate.of(self.tokenizer)
@@ -148,6 +177,7 @@ class LLM:
         params: SamplingParams | None,
         streaming: bool,
     ) -> RequestOutput:
+        self._guard.check()
         if not self.client.alive:
             raise ExecutorDiedError("the executor process has ended; make a new LLM")
         defaults = self.tokenizer.sampling_defaults

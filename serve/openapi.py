@@ -76,7 +76,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     if endpoint.answer is not None:
         content: dict[str, Any] = {"application/json": {"schema": _reference(endpoint.answer)}}
         if endpoint.streams:
-            content["text/event-stream"] = {"schema": {"type": "string"}}
+            content["text/event-stream"] = {}
         responses["200"] = {"description": "The answer.", "content": content}
     operation: dict[str, Any] = {
         "operationId": endpoint.handler.__name__,

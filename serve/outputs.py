@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..executor.fork_guard import ForkGuard
 from ..executor.messages import TokenLogprob, TokenOutput
 from ..runtime.errors import EnginewrightError
 from .generation import Choice, Delta, Generation
@@ -64,6 +65,7 @@ class RequestOutput:
 
     Wait for the end with `result()`, `await output` or `await output.aresult()`; of a streaming
     request, iterate (`for` or `async for`): every step gives this object after an update.
+    A timeout, a cancelled task or a loop that is left does not end the request; `abort()` does.
     """
 
     def __init__(self, prompt: str | None, generation: Generation, streaming: bool) -> None:
@@ -73,7 +75,8 @@ class RequestOutput:
         self.outputs = [CompletionOutput(choice.index) for choice in generation.choices]
         # A map for each prompt token, None for the first; known with the first token.
         self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
-        self._generation = generation
+        self._generation: Generation | None = generation  # None at the end: it holds the executor
+        self._guard = ForkGuard()
         self._streaming = streaming
         self._changed = threading.Condition()
         self._deltas: list[Delta] = []  # that iteration has not shown yet
@@ -83,7 +86,9 @@ class RequestOutput:
 
     def start(self) -> None:
         """Hand the request to the executor; the LLM class calls this once."""
-        self._generation.submit(self._receive)
+        generation = self._generation
+        assert generation is not None
+        generation.submit(self._receive)
 
     @property
     def finished(self) -> bool:
@@ -92,6 +97,7 @@ class RequestOutput:
 
     def result(self, timeout: float | None = None) -> RequestOutput:
         """Wait for the end; raises the request's error, or TimeoutError after `timeout` seconds."""
+        self._check_process()
         with self._changed:
             if not self._changed.wait_for(lambda: self._finished, timeout):
                 raise TimeoutError(f"no result within {timeout} s")
@@ -100,7 +106,7 @@ class RequestOutput:
     async def aresult(self) -> RequestOutput:
         """Wait for the end without blocking the event loop; raises the request's error."""
         while not self._finished:
-            await self._change()
+            await self._change(or_delta=False)
         return self._checked()
 
     def __await__(self) -> Generator[Any, None, RequestOutput]:
@@ -108,14 +114,21 @@ class RequestOutput:
 
     def abort(self) -> None:
         """End the request now; what it has generated stays."""
+        self._check_process()
         with self._changed:
-            self._take(self._generation.abort())
+            if self._generation is not None:
+                self._take(self._generation.abort(), self._generation)
 
     def __iter__(self) -> Iterator[RequestOutput]:
         self._check_streaming()
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._deltas or self._finished)
+            self._check_process()
+            try:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._deltas or self._finished)
+            except KeyboardInterrupt:
+                self.abort()
+                raise
             if not self._show_next():
                 return
             yield self
@@ -124,7 +137,7 @@ class RequestOutput:
         self._check_streaming()
         while True:
             while not (self._deltas or self._finished):
-                await self._change()
+                await self._change(or_delta=True)
             if not self._show_next():
                 return
             yield self
@@ -139,11 +152,12 @@ class RequestOutput:
     def _receive(self, choice: Choice, output: TokenOutput) -> None:
         """Take one output of the executor, on the client's thread."""
         with self._changed:
-            delta = self._generation.receive(choice, output)
-            if delta is not None:
-                self._take([delta])
+            generation = self._generation
+            delta = None if generation is None else generation.receive(choice, output)
+            if generation is not None and delta is not None:
+                self._take([delta], generation)
 
-    def _take(self, deltas: Sequence[Delta]) -> None:
+    def _take(self, deltas: Sequence[Delta], generation: Generation) -> None:
         for delta in deltas:
             if delta.error is not None and self._error is None:
                 self._error = delta.error
@@ -153,9 +167,11 @@ class RequestOutput:
                 self._deltas.append(delta)
             else:
                 self.outputs[delta.index]._add(delta)
-        self._finished = self._generation.finished
-        if self._finished and not self._streaming:
-            self._keep_best()
+        self._finished = generation.finished
+        if self._finished:
+            if not self._streaming:
+                self._keep_best(generation)
+            self._generation = None
         if deltas:
             self._changed.notify_all()
             waiters, self._waiters = self._waiters, []
@@ -163,16 +179,16 @@ class RequestOutput:
                 with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                     loop.call_soon_threadsafe(_wake, future)
 
-    def _keep_best(self) -> None:
+    def _keep_best(self, generation: Generation) -> None:
         """Keep the n answers of the highest cumulative log-probability, where more were made."""
-        kept = self._generation.kept
+        kept = generation.kept
         if len(self.outputs) <= kept or self._error is not None:
             return
         self.outputs.sort(key=lambda one: -(one.cumulative_logprob or 0.0))
         del self.outputs[kept:]
         for index, output in enumerate(self.outputs):
             output.index = index
-            if not self._generation.shows_logprobs:
+            if not generation.shows_logprobs:
                 output.logprobs = []
 
     def _show_next(self) -> bool:
@@ -198,11 +214,18 @@ class RequestOutput:
         if not self._streaming:
             raise TypeError("only a request made with streaming=True can be iterated over")
 
-    async def _change(self) -> None:
+    def _check_process(self) -> None:
+        """Raise ForkedProcessError where nobody will ever bring the rest of the answer."""
+        if not self._finished:
+            self._guard.check()
+
+    async def _change(self, *, or_delta: bool) -> None:
+        """Wait until the request has ended, or has a delta to show."""
+        self._check_process()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         with self._changed:
-            if self._deltas or self._finished:
+            if self._finished or (or_delta and self._deltas):
                 return
             self._waiters.append((loop, future))
         await future

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 from .runtime.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from .executor.sampling import SamplingParams
+    from .executor.sampling import Guided, SamplingParams
     from .serve.llm import LLM
 
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "Guided", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import LLM and SamplingParams when they are first asked for."""
+    """Import LLM, SamplingParams and Guided when they are first asked for."""
     if name == "LLM":
         from .serve.llm import LLM
 
         return LLM
-    if name == "SamplingParams":
-        from .executor.sampling import SamplingParams
+    if name in ("Guided", "SamplingParams"):
+        from .executor import sampling
 
-        return SamplingParams
+        return getattr(sampling, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -41,12 +41,15 @@ def main() -> None:
     variants = library.prepare(peers, model, formats, out)
     phases = options.only or PHASES
     patience = QUICK_PATIENCE if options.quick else PATIENCE
-    if "quality" in phases:
-        quality.quality(variants, model, out)
-    if "library" in phases:
-        library.library(variants, options.rounds, Patience(patience), out)
-    if "http" in phases:
-        over_http.http(variants, max(1, options.rounds - 1), Patience(patience), out)
+    try:
+        if "quality" in phases:
+            quality.quality(variants, model, out)
+        if "library" in phases:
+            library.library(variants, options.rounds, Patience(patience), out)
+        if "http" in phases:
+            over_http.http(variants, max(1, options.rounds - 1), Patience(patience), out)
+    except KeyboardInterrupt:
+        say("peers: stopped; this is what there is")
     command = "python -m tests.benchmarks.peers " + shlex.join(sys.argv[1:])
     report = Report(out, peers, command.strip(), options.rounds)
     print(report.text())

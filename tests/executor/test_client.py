@@ -1,5 +1,6 @@
 """Real processes: start, answers, errors, death and orderly ends."""
 
+import gc
 import os
 import queue
 import signal
@@ -276,6 +277,22 @@ def test_a_client_that_is_forgotten_leaves_nothing_at_exit() -> None:
     )
     assert done.stderr == b""
     wait_until_gone(int(done.stdout))
+
+
+def test_a_forgotten_client_ends_its_process_and_its_requests() -> None:
+    client, sink = start("slow"), Sink()
+    pid = client.pid
+    client.submit("a", [1], LONG, sink)
+    del client
+    gc.collect()
+    error = sink.end().error
+    assert error is not None
+    assert error.code == "executor_died"
+    wait_until_gone(pid)
+    for _ in range(1000):  # the folder goes last
+        if not list(Path(tempfile.gettempdir()).iterdir()):
+            break
+        time.sleep(0.01)
 
 
 def test_config_values_are_checked() -> None:

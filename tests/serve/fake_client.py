@@ -69,11 +69,13 @@ class FakeClient:
             if self._live.pop(request_id, None) is not None:
                 self.aborted.append(request_id)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, detail: bool = False) -> dict[str, Any]:
         histogram = {"bounds": [1, 2], "counts": [3, 1, 0], "sum": 5.0, "count": 4}
         with self._lock:
             running = len(self._live)
+        records: dict[str, Any] = {"iterations": [], "ended_requests": [], "requests": []}
         return {
+            **(records if detail else {}),
             "running": running,
             "waiting": 0,
             "used_blocks": running,

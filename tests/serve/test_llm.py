@@ -1,13 +1,16 @@
-"""The LLM class: order, streams, aborting, errors, and use in asyncio."""
+"""The LLM class: order, streams, aborting, errors, forms of answers."""
 
-import asyncio
+import json
+import signal
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import enginewright
-from enginewright import LLM, SamplingParams
+from enginewright import LLM, Guided, SamplingParams
 from enginewright.runtime.errors import ContextLengthError, ExecutorDiedError, RequestError
 from enginewright.serve.tokenizer import Tokenizer
 
@@ -26,6 +29,7 @@ def llm(fake: FakeClient, tokenizer: Tokenizer, tmp_path: Path) -> Iterator[LLM]
 
 def test_names_are_imported_when_asked_for() -> None:
     assert enginewright.LLM is LLM
+    assert (enginewright.Guided, enginewright.SamplingParams) == (Guided, SamplingParams)
     with pytest.raises(AttributeError):
         _ = enginewright.Nothing  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -101,20 +105,6 @@ def test_stream(llm: LLM) -> None:
         iter(llm.generate_async("Hi")).__next__()
 
 
-def test_asyncio(llm: LLM) -> None:
-    async def main() -> None:
-        plain = [llm.generate_async("Hi", LONG) for _ in range(5)]
-        for output in plain:
-            assert (await output).outputs[0].text == ANSWER
-        assert (await plain[0].aresult()).finished
-        text = ""
-        async for update in llm.generate_async("Hi", LONG, streaming=True):
-            text += update.outputs[0].text_diff
-        assert text == ANSWER
-
-    asyncio.run(main())
-
-
 def test_abort(llm: LLM, fake: FakeClient) -> None:
     fake.step_seconds = 0.01
     output = llm.generate_async("Hi", ENDLESS, streaming=True)
@@ -159,3 +149,63 @@ def test_defaults_come_from_the_model(llm: LLM, fake: FakeClient) -> None:
     llm.generate("Hi", SamplingParams(temperature=0.0))
     taken = [(one.temperature, one.repetition_penalty) for one in fake.submitted]
     assert taken == [(0.25, 1.5), (0.25, 1.0), (0.0, 1.0)]
+
+
+@pytest.mark.parametrize("way", ["one", "list", "chat", "stream"])
+def test_ctrl_c_ends_the_requests(llm: LLM, fake: FakeClient, way: str) -> None:
+    fake.step_seconds = 0.005
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        wait_until(lambda: len(fake.submitted) == (3 if way == "list" else 1))
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    calls = {
+        "one": lambda: llm.generate("Hi", ENDLESS),
+        "list": lambda: llm.generate(["a", "b", "c"], ENDLESS),
+        "chat": lambda: llm.chat([{"role": "user", "content": "Hi"}], ENDLESS),
+        "stream": lambda: list(llm.generate_async("Hi", ENDLESS, streaming=True)),
+    }
+    with pytest.raises(KeyboardInterrupt):
+        calls[way]()
+    thread.join()
+    wait_until(lambda: len(fake.aborted) == len(fake.submitted))
+    output = llm.generate("Hi", LONG)
+    assert not isinstance(output, list)
+    assert output.outputs[0].text == ANSWER
+
+
+@dataclass
+class City:
+    name: str
+    large: bool
+
+
+def test_forms_of_answers(llm: LLM, fake: FakeClient) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    forms = [
+        Guided.json(),
+        Guided.json(schema),
+        Guided.json(json.dumps(schema)),
+        Guided.json(City),
+        Guided.regex("[0-9]+"),
+        Guided.grammar('start: "a"'),
+        Guided.choice(("yes", "no")),
+    ]
+    llm.generate(["x"] * len(forms), [SamplingParams(guided=form) for form in forms])
+    assert [params.guided for params in fake.submitted] == forms
+    assert [form.kind for form in forms] == [
+        "json_object",
+        *["json_schema"] * 3,
+        "regex",
+        "grammar",
+        "choice",
+    ]
+    assert json.loads(forms[1].value) == json.loads(forms[2].value) == schema
+    assert set(json.loads(forms[3].value)["$defs"]["City"]["properties"]) == {"name", "large"}
+    assert json.loads(forms[6].value) == ["yes", "no"]
+    with pytest.raises(RequestError, match="object has no JSON schema"):
+        Guided.json(object)

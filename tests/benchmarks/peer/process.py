@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from .models import CACHE, ROOT
 
 WORKERS = Path(__file__).parent / "workers"
 LOGS = CACHE / "peers" / "logs"
-READY_SECONDS = 300.0
+READY_SECONDS = 600.0
 STOP_SECONDS = 15.0
 _MARK = "@@"
 _PAUSE = 0.4  # seconds, for threads of the last peer that still spin
@@ -73,7 +74,7 @@ class Worker(Running):
         name = f"{module} {arguments.get('format', '')} {arguments.get('mode', '')}".strip()
         super().__init__(name, command, env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         try:
-            self._answer(READY_SECONDS * 2)
+            self._answer(READY_SECONDS)
         except ProcessError:
             self.close()
             raise
@@ -229,6 +230,10 @@ def claim_processor(nice: int) -> None:
     """
     if os.getsid(0) != os.getpid():
         command = [sys.executable, *sys.orig_argv[1:]]
-        done = subprocess.run(command, start_new_session=True, check=False)
-        sys.exit(done.returncode)
+        child = subprocess.Popen(command, start_new_session=True)
+        while True:
+            try:
+                sys.exit(child.wait())
+            except KeyboardInterrupt:
+                child.send_signal(signal.SIGINT)  # it ends its servers, then itself
     Path("/proc/self/autogroup").write_text(str(nice))
