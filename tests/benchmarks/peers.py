@@ -49,6 +49,8 @@ def main() -> None:
         if "http" in phases:
             over_http.http(variants, max(1, options.rounds - 1), Patience(patience), out)
     except KeyboardInterrupt:
+        out.stopped = True
+        out.failures["the run"] = "stopped before its end; figures that a peer lacks have no ratio"
         say("peers: stopped; this is what there is")
     command = "python -m tests.benchmarks.peers " + shlex.join(sys.argv[1:])
     report = Report(out, peers, command.strip(), options.rounds)

@@ -63,7 +63,7 @@ class Report:
                 and (speed := self.results.median(name, figure)) is not None
                 and (not by_quality or self._no_worse(name, ours))
             }
-            if mine is None or not rivals:
+            if mine is None or not rivals or (self.results.stopped and not self._complete(figure)):
                 found[figure] = None
                 continue
             best = max(rivals, key=lambda name: rivals[name])
@@ -75,6 +75,14 @@ class Report:
                 "theirs": round(rivals[best], 1),
             }
         return found
+
+    def _complete(self, figure: str) -> bool:
+        level = [f for f in _RATIOS if f.startswith("http") == figure.startswith("http")]
+        return all(
+            figure in found
+            for found in self.results.figures.values()
+            if any(other in found for other in level)
+        )
 
     def _no_worse(self, rival: str, ours: str) -> bool:
         theirs, mine = self.kl(rival), self.kl(ours)

@@ -17,6 +17,7 @@ class Results:
     http: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
     quality: dict[str, dict[str, float]] = field(default_factory=dict)  # peer + format -> ...
     failures: dict[str, str] = field(default_factory=dict)
+    stopped: bool = False  # before its end: a figure that a peer lacks says nothing about it
 
     def add(self, variant: str, figure: str, value: float, foreign: float) -> None:
         """Add one round's value of one figure."""
