@@ -76,7 +76,7 @@ EW_EXPORT int32_t ew_wait(ew_engine *engine);
 EW_EXPORT int32_t ew_use_weights(ew_engine *engine, const uint8_t *weights);
 EW_EXPORT void ew_close(ew_engine *engine);
 
-/* Where the time goes: every call of the emitted code has a name and a slot; slot 0 is waiting at barriers.
+/* Where the time goes: every call of the emitted code has a name and a slot; slot 0 is waiting for others.
  * Profiling is off until it is first asked for; reading adds all threads up and starts again from zero. */
 EW_EXPORT int32_t ew_profile_slots(void);
 EW_EXPORT const char *ew_profile_name(int32_t slot);

@@ -12,10 +12,12 @@ from .peer.models import CACHE, Model
 from .peer.process import ProcessError
 from .results import Results, say
 
+TEXT = Path(__file__).resolve().parents[1] / "e2e/texts/kl_text.txt"
+
 
 def quality(variants: Sequence[Variant], model: Model, out: Results) -> None:
     """Mean KL to f32 of every peer and format, over the tokens of kl_text.txt."""
-    ids = model.tokenizer.encode((Path(__file__).parent / "kl_text.txt").read_text())
+    ids = model.tokenizer.encode(TEXT.read_text())
     say(f"peers: f32 reference of {len(ids)} tokens")
     reference = _log_softmax(model.reference(ids))
     folder = CACHE / "peers" / "logits"
