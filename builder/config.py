@@ -12,7 +12,7 @@ from .model_config import ModelConfig
 
 WEIGHT_FORMATS = ("f32", "bf16", "int8")
 KV_DTYPES = ("f32", "bf16", "int8")
-GROUPS = (32, 64)
+GROUPS = (64, 128, 192, 256)
 TARGETS = ("cpu",)
 DEFAULT_SEQ_LEN_CAP = 8192
 
@@ -25,7 +25,9 @@ class BuildConfig:
     isa: str | None = None  # the target's name of an instruction set; None: this machine's
     weights: str = "int8"
     head_weights: str | None = None  # format of the logits' weight; None: as the others
-    group: int = 32  # int8: elements along k, of weights and of activations, that share a scale
+    group: int = (
+        64  # int8: elements along k, of weights and activations, that share a scale, at most
+    )
     kv_dtype: str | None = None  # None: as the weights
     max_batch_size: int = 64  # sequences in a step
     max_num_tokens: int = 2048  # tokens in a step

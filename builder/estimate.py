@@ -76,4 +76,4 @@ def _format(name: str, model: ModelConfig, config: BuildConfig) -> QuantFormat:
 
 
 def _stored_bytes(shape: tuple[int, ...], form: QuantFormat, group: int) -> int:
-    return form.bytes(math.prod(shape), group or shape[-1])
+    return form.bytes(math.prod(shape), form.group(shape[-1], group) or shape[-1])

@@ -43,12 +43,13 @@ class Value:
 class Weight(Value):
     """A constant that is read when asked for, and the format the engine will keep it in.
 
-    `dtype` and `shape` are what `load()` returns; `format` ("f32", "bf16", "int8", "int4") and
-    `group` (elements along the last axis that share a scale; 0: the whole row) are how the target
-    stores it. `parts` names the weights that a fused one is made of, in order along axis 0.
+    `dtype` and `shape` are what `load()` returns; `format` ("f32", "bf16", "int8", "int4"),
+    `group` (elements along the last axis that share a scale; 0: the whole row) and `rotation`
+    (those that are rotated together before they are rounded; 0: none) are how the target stores it.
+    `parts` names the weights that a fused one is made of, in order along axis 0.
     """
 
-    __slots__ = ("_loader", "format", "group", "parts")
+    __slots__ = ("_loader", "format", "group", "parts", "rotation")
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class Weight(Value):
         super().__init__(name, dtype, shape)
         self.format = "f32"
         self.group = 0
+        self.rotation = 0
         self.parts: tuple[Weight, ...] = tuple(parts)
         self._loader = loader
 

@@ -159,7 +159,10 @@ def _swiglu(a: Arguments) -> tuple[DType, Shape]:
 
 
 def _quantize(a: Arguments) -> tuple[DType, Shape]:
-    a.want(a.attrs["group"] > 0 and a.last("x") > 0, "x[.., K] and groups of 1 or more elements")
+    group, rotation = a.attrs["group"], a.attrs["rotation"]
+    a.want(group > 0 and a.last("x") > 0, "x[.., K] and groups of 1 or more elements")
+    whole = rotation >= 0 and rotation & (rotation - 1) == 0 and group % max(rotation, 1) == 0
+    a.want(whole, "a group of whole rotated blocks, each a power of two")
     return DType.Q8, a["x"].shape
 
 
@@ -199,7 +202,7 @@ OPS: Mapping[str, OpSpec] = {
         # Made by passes only, from here on.
         OpSpec("slice", (_X,), _slice, {"start": int, "size": int}),
         OpSpec("swiglu", (_X,), _swiglu),
-        OpSpec("quantize", (_X,), _quantize, {"group": int}),
+        OpSpec("quantize", (_X,), _quantize, {"group": int, "rotation": int}, {"rotation": 0}),
         OpSpec("kv_write", (Param("k"), Param("v"), _BATCH), _kv_write, _KV_ATTRS),
         OpSpec(
             "attention",

@@ -32,4 +32,5 @@ def _operand(value: Value | None) -> str:
     if not isinstance(value, Weight):
         return f"%{value.name}"
     group = f"/{value.group}" if value.group else ""
-    return f"@{_typed(value)} as {value.format}{group}"
+    rotated = f" rotated by {value.rotation}" if value.rotation else ""
+    return f"@{_typed(value)} as {value.format}{group}{rotated}"

@@ -75,7 +75,7 @@ class Reference:
             if self._fake_quantize and weight.format != "f32":
                 from .quantize.weight_only import fake_quantize
 
-                array = fake_quantize(array, weight.format, weight.group)
+                array = fake_quantize(array, weight.format, weight.group, weight.rotation)
             if self._keep_weights:
                 self._weights[weight] = array
         return array

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..runtime.session import Batch
+from .quantize.rotation import block_of, rotate
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -81,7 +82,7 @@ class ReferenceKv:
         if pair is None or len(pair[0]) < blocks * BLOCK_TOKENS:
             pair = self._grown(pair, blocks, k.shape[1:])
             self._layers[layer] = pair
-        pair[0][slots] = round_kv(k, self._kv_dtype)
+        pair[0][slots] = round_keys(k, self._kv_dtype)
         pair[1][slots] = round_kv(v, self._kv_dtype)
 
     def read(self, layer: int, step: StepFacts, sequence: int) -> tuple[Float32Array, Float32Array]:
@@ -110,8 +111,16 @@ class ReferenceKv:
         return fresh[0], fresh[1]
 
 
+def round_keys(array: Float32Array, kv_dtype: str) -> Float32Array:
+    """Return [tokens, kv_heads, d] as a cache of that type gives keys back: int8 rotates them."""
+    if kv_dtype != "int8":
+        return round_kv(array, kv_dtype)
+    block = block_of(array.shape[-1])
+    return rotate(round_kv(rotate(array, block), kv_dtype), block)
+
+
 def round_kv(array: Float32Array, kv_dtype: str) -> Float32Array:
-    """Return [tokens, kv_heads, d] as a cache of that type gives it back."""
+    """Return [tokens, kv_heads, d] as a cache of that type gives values back."""
     if kv_dtype == "bf16":
         return array.astype(ml_dtypes.bfloat16).astype(np.float32)
     if kv_dtype == "int8":

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .quantize.rotation import rotate
 from .reference_kv import ReferenceKv, StepFacts
 
 Float32Array = npt.NDArray[np.float32]
@@ -18,16 +19,21 @@ _QUERY_ROWS = 256  # rows of a sequence whose scores are held at once
 
 @dataclass(frozen=True, slots=True)
 class QuantizedRows:
-    """A Q8 value: int8 rows, and one f32 scale a group of `group` elements of a row."""
+    """A Q8 value: int8 rows, and one f32 scale a group of `group` elements of a row.
 
-    values: npt.NDArray[np.int8]  # [.., K]
-    scales: Float32Array  # [.., ceil(K / group)]
+    With a `rotation`, runs of that many elements were rotated before they were rounded.
+    """
+
+    values: npt.NDArray[np.int8]  # [.., K padded with zeros to whole groups]
+    scales: Float32Array  # [.., groups]
     group: int
+    width: int  # K
+    rotation: int = 0
 
     def dequantize(self) -> Float32Array:
-        """Return the rows as f32, [.., K]."""
-        scales = np.repeat(self.scales, self.group, axis=-1)[..., : self.values.shape[-1]]
-        return self.values.astype(np.float32) * scales
+        """Return the rows as f32, [.., K], rotated back."""
+        rows = self.values.astype(np.float32) * np.repeat(self.scales, self.group, axis=-1)
+        return (rotate(rows, self.rotation) if self.rotation else rows)[..., : self.width]
 
 
 Attrs = Mapping[str, Any]
@@ -116,16 +122,19 @@ def slice_last(x: Float32Array, attrs: Attrs) -> Float32Array:
 def quantize(x: Float32Array, attrs: Attrs) -> QuantizedRows:
     """Round each group of a row to int8: scale = max|x| / 127, q = round-half-even(x / scale).
 
-    The last group of a row may be shorter. A group of zeros has scale 0.
+    Rows are padded with zeros to whole groups, and rotated first if the op says so. A group of
+    zeros has scale 0.
     """
-    group, width = attrs["group"], x.shape[-1]
-    short = -width % group
+    group, width, rotation = attrs["group"], x.shape[-1], attrs["rotation"]
+    if rotation:
+        x = rotate(x, rotation)
+    short = -x.shape[-1] % group
     padded = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, short)]) if short else x
     groups = padded.reshape(*x.shape[:-1], padded.shape[-1] // group, group)
     scales = np.abs(groups).max(axis=-1) / np.float32(127.0)
     divisor = np.where(scales > 0, scales, np.float32(1.0))
     values = np.clip(np.rint(groups / divisor[..., None]), -127, 127).astype(np.int8)
-    return QuantizedRows(values.reshape(padded.shape)[..., :width], scales, group)
+    return QuantizedRows(values.reshape(padded.shape), scales, group, width, rotation)
 
 
 def kv_write(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..config import BuildConfig
 from ..network import Network, Weight
+from ..quantize.formats import FORMATS
 from .base import Pass
 
 
@@ -21,7 +22,7 @@ class AssignFormats(Pass):
         self._config = config
 
     def run(self, network: Network) -> bool:
-        """Set `format` and `group` of every weight."""
+        """Set `format`, `group` and `rotation` of every weight."""
         formats = {weight: "f32" for weight in network.weights()}
         table_format = "f32" if self._config.weights == "f32" else "bf16"
         for op, format in (("embedding", table_format), ("linear", self._config.weights)):
@@ -32,8 +33,10 @@ class AssignFormats(Pass):
                     formats[matrix] = self._config.head_format if is_head else format
         modified = False
         for weight, format in formats.items():
-            group = self._config.group if format == "int8" else 0
-            if (weight.format, weight.group) != (format, group):
-                weight.format, weight.group = format, group
+            form = FORMATS[format]
+            group = form.group(weight.sizes[-1], self._config.group)
+            chosen = (format, group, form.rotation)
+            if (weight.format, weight.group, weight.rotation) != chosen:
+                weight.format, weight.group, weight.rotation = chosen
                 modified = True
         return modified

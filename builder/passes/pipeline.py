@@ -32,7 +32,7 @@ def make_passes(config: BuildConfig) -> list[Pass]:
         FuseSwigluEpilogue(),
         FuseResidual(),
         AssignFormats(config),
-        QuantizeActivations(config),
+        QuantizeActivations(),
         SplitAttention(),
         DeadCode(),
     ]

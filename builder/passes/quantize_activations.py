@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ...runtime.dtypes import DType
-from ..config import BuildConfig
 from ..network import Network, Node, Value, Weight
 from ..ops import make_node
 from ..quantize.formats import FORMATS
@@ -11,29 +10,32 @@ from .base import Pass
 
 
 class QuantizeActivations(Pass):
-    """Puts one quantize behind each value that such linears read, shared by all of them."""
+    """Puts one quantize behind each value that such linears read; those that agree share it."""
 
     name = "quantize_activations"
     requires = ("assign_formats",)
 
-    def __init__(self, config: BuildConfig) -> None:
-        self._group = config.group
-
     def run(self, network: Network) -> bool:
         """Quantize the input of every linear whose weight's format multiplies integers."""
-        quantized: dict[Value, Value] = {}
+        quantized: dict[tuple[Value, int, int], Value] = {}
         for node in list(network.nodes):
-            source = node.inputs[0] if _multiplies_integers(node) else None
-            if source is None or source.dtype is DType.Q8:
+            source, weight = node.inputs[0], _integer_weight(node)
+            if source is None or weight is None or source.dtype is DType.Q8:
                 continue
-            if source not in quantized:
+            key = source, weight.group, weight.rotation
+            if key not in quantized:
                 name = network.fresh_name(f"{source.name}_q8")
-                quantize = make_node("quantize", [source], name, group=self._group)
-                quantized[source] = network.insert_before(node, quantize).output
-            network.set_input(node, 0, quantized[source])
+                quantize = make_node(
+                    "quantize", [source], name, group=weight.group, rotation=weight.rotation
+                )
+                quantized[key] = network.insert_before(node, quantize).output
+            network.set_input(node, 0, quantized[key])
         return bool(quantized)
 
 
-def _multiplies_integers(node: Node) -> bool:
+def _integer_weight(node: Node) -> Weight | None:
+    """The weight of a linear whose format multiplies integers."""
     weight = node.inputs[1] if node.op == "linear" else None
-    return isinstance(weight, Weight) and FORMATS[weight.format].quantizes_activations
+    if isinstance(weight, Weight) and FORMATS[weight.format].quantizes_activations:
+        return weight
+    return None

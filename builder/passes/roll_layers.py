@@ -92,7 +92,7 @@ def _signatures(nodes: Sequence[Node]) -> list[int]:
         if value is None:
             return None
         if isinstance(value, Weight):
-            return value.dtype, value.shape, value.format, value.group
+            return value.dtype, value.shape, value.format, value.group, value.rotation
         return value.dtype, value.shape
 
     def signature(node: Node) -> Hashable:

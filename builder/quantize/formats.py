@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .rotation import BLOCK
+
 
 @dataclass(frozen=True, slots=True)
 class QuantFormat:
@@ -13,15 +15,27 @@ class QuantFormat:
     bits: int
     scale_bits: int = 0  # of a group's scale; 0: the format has none
     quantizes_activations: bool = False  # products run on integers, so activations are rounded too
+    rotation: int = 0  # elements that are rotated together before they are rounded; 0: none are
 
     def bytes(self, elements: int, group: int) -> int:
         """Bytes that `elements` take with one scale every `group` of them."""
         scales = -(-elements // group) if self.scale_bits and group else 0
         return (elements * self.bits + scales * self.scale_bits + 7) // 8
 
+    def group(self, columns: int, limit: int) -> int:
+        """Elements along k that share a scale: at most `limit`, whole blocks that divide the row.
+
+        A row is padded to whole blocks, never to whole groups; 0 for a format without scales.
+        """
+        if not self.scale_bits:
+            return 0
+        blocks = -(-columns // self.rotation)
+        most = max(1, limit // self.rotation)
+        return self.rotation * max(n for n in range(1, most + 1) if blocks % n == 0)
+
 
 FORMATS = {
     "f32": QuantFormat("f32", 32),
     "bf16": QuantFormat("bf16", 16),
-    "int8": QuantFormat("int8", 8, scale_bits=16, quantizes_activations=True),
+    "int8": QuantFormat("int8", 8, scale_bits=16, quantizes_activations=True, rotation=BLOCK),
 }

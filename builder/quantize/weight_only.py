@@ -8,6 +8,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from .rotation import rotate
+
 Float32 = npt.NDArray[np.float32]
 
 INT8_MAX = 127
@@ -18,13 +20,17 @@ def round_bf16(array: npt.NDArray[Any]) -> Float32:
     return array.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
-def quantize_int8(weight: Float32, group: int) -> tuple[npt.NDArray[np.int8], Float32]:
-    """Round `weight` [N, K] to int8 with one bf16 scale a row and group of `group` columns.
+def quantize_int8(
+    weight: Float32, group: int, rotation: int
+) -> tuple[npt.NDArray[np.int8], Float32]:
+    """Rotate `weight` [N, K], then round it to int8 with one bf16 scale a row and `group` columns.
 
     Returns the integers, [N, K padded with zeros to whole groups], and the scales as f32,
     [N, groups]. The scale is max|w| / 127 rounded to bf16 first, so that the integers are the best
     ones for the scale that is stored; they stay within +-127.
     """
+    if rotation:
+        weight = rotate(weight, rotation)
     rows, columns = weight.shape
     groups = -(-columns // group)
     if groups * group != columns:
@@ -39,7 +45,7 @@ def quantize_int8(weight: Float32, group: int) -> tuple[npt.NDArray[np.int8], Fl
     return scaled.astype(np.int8).reshape(rows, groups * group), scales
 
 
-def fake_quantize(weight: Float32, format: str, group: int) -> Float32:
+def fake_quantize(weight: Float32, format: str, group: int, rotation: int = 0) -> Float32:
     """Return `weight` [N, K] as an engine in `format` would see it, as f32 of the same shape."""
     if format == "f32":
         return weight
@@ -47,7 +53,8 @@ def fake_quantize(weight: Float32, format: str, group: int) -> Float32:
         return round_bf16(weight)
     if format == "int8":
         rows, columns = weight.shape
-        integers, scales = quantize_int8(weight, group or columns)
+        integers, scales = quantize_int8(weight, group or columns, rotation)
         cut = integers.reshape(rows, scales.shape[1], -1).astype(np.float32)
-        return (cut * scales[:, :, None]).reshape(rows, -1)[:, :columns]
+        rounded = (cut * scales[:, :, None]).reshape(rows, -1)
+        return (rotate(rounded, rotation) if rotation else rounded)[:, :columns]
     raise ValueError(f"unknown weight format {format!r}")

@@ -7,7 +7,7 @@
 #ifndef EW_AMX_H
 #define EW_AMX_H
 
-#include "isa.h"
+#include "product.h"
 
 #if defined(EW_HAS_AMX)
 
@@ -16,40 +16,43 @@
 
 #define EW_AMX_ROWS 32   /* of activations, in a block */
 #define EW_AMX_SPAN 96   /* of activations, that one reading of a panel serves */
-#define EW_AMX_K 1024
-#define EW_AMX_GROUPS 4  /* whose dot products wait together for their scales */
-#define EW_AMX_GROUP_BYTES (EW_PANEL * (2 + EW_GROUP))
+#define EW_AMX_K 1024    /* of a panel, that is made signed at a time */
+#define EW_AMX_STEP 64   /* elements along k in one tile multiplication */
 
 /* Asks the kernel, once a process, for the tile registers; 0 when they may be used. */
 static int ew_amx_request(void) { return (int)syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XTILEDATA */); }
 
-/* Tiles 0-3: sums, 16 x 16. Tiles 4, 5: activations, 16 rows of a group. Tiles 6, 7: weights of 16 columns. */
+/* Tiles 0-3: sums, 16 x 16. Tiles 4, 5: activations, 16 rows. Tiles 6, 7: weights of 16 columns. */
 static void ew_amx_configure(void) {
     struct { uint8_t palette, start, reserved[14]; uint16_t bytes[16]; uint8_t rows[16]; } EW_ALIGNED c;
     memset(&c, 0, sizeof c);
     c.palette = 1;
     for (int i = 0; i < 8; i++) {
-        c.bytes[i] = i == 4 || i == 5 ? EW_GROUP : 64;
-        c.rows[i] = i >= 6 ? EW_GROUP / 4 : 16;
+        c.bytes[i] = 64;
+        c.rows[i] = 16;
     }
     _tile_loadconfig(&c);
 }
 
-/* Integer dot products of 16 * `tiles` rows with one group of signed weights, [EW_GROUP / 4][EW_PANEL][4]. */
-EW_INLINE void ew_amx_dot(const int tiles, const int8_t *w, const uint8_t *x, size_t stride, int32_t (*dots)[EW_PANEL]) {
-    _tile_loadd(4, x, stride);
-    _tile_loadd(6, w, EW_PANEL * 4);
+/* Integer dot products of 16 * `tiles` rows with one group of signed weights, [group / 4][EW_PANEL][4]. */
+EW_INLINE void ew_amx_dot(const int group, const int tiles, const int8_t *w, const uint8_t *x, size_t stride, int32_t (*dots)[EW_PANEL]) {
     _tile_zero(0);
-    _tile_dpbssd(0, 4, 6);
-    _tile_loadd(7, w + 64, EW_PANEL * 4);
     _tile_zero(1);
-    _tile_dpbssd(1, 4, 7);
     if (tiles == 2) {
-        _tile_loadd(5, x + 16 * stride, stride);
         _tile_zero(2);
-        _tile_dpbssd(2, 5, 6);
         _tile_zero(3);
-        _tile_dpbssd(3, 5, 7);
+    }
+    for (int at = 0; at < group; at += EW_AMX_STEP, w += EW_AMX_STEP * EW_PANEL) {
+        _tile_loadd(4, x + at, stride);
+        _tile_loadd(6, w, EW_PANEL * 4);
+        _tile_dpbssd(0, 4, 6);
+        _tile_loadd(7, w + 64, EW_PANEL * 4);
+        _tile_dpbssd(1, 4, 7);
+        if (tiles == 2) {
+            _tile_loadd(5, x + at + 16 * stride, stride);
+            _tile_dpbssd(2, 5, 6);
+            _tile_dpbssd(3, 5, 7);
+        }
     }
     _tile_stored(0, dots[0], EW_PANEL * 4);
     _tile_stored(1, &dots[0][16], EW_PANEL * 4);
@@ -59,65 +62,50 @@ EW_INLINE void ew_amx_dot(const int tiles, const int8_t *w, const uint8_t *x, si
     }
 }
 
-/* Adds `groups` <= EW_AMX_GROUPS groups of dot products, scaled, to rows [first, last) of `sum`. */
-EW_INLINE void ew_amx_scale(const int groups, int first, int last, const uint8_t *panel, const uint8_t *scales, size_t stride, const int32_t (*dots)[EW_AMX_ROWS][EW_PANEL], float (*sum)[EW_PANEL]) {
-    vf w0[groups], w1[groups];
-    EW_UNROLL
-    for (int g = 0; g < groups; g++) {
-        const uint16_t *w = (const uint16_t *)(panel + g * EW_AMX_GROUP_BYTES);
-        w0[g] = vf_from_bf16(w);
-        w1[g] = vf_from_bf16(w + EW_LANES);
-    }
-    for (int r = first; r < last; r++) {
-        vf a = vf_load(sum[r]), b = vf_load(sum[r] + EW_LANES);
-        EW_UNROLL
-        for (int g = 0; g < groups; g++) {
-            float scale;
-            memcpy(&scale, scales + r * stride + 4 * g, 4);
-            a = vf_fma(vf_from_vi(vi_load(dots[g][r])), w0[g] * scale, a);
-            b = vf_fma(vf_from_vi(vi_load(dots[g][r] + EW_LANES)), w1[g] * scale, b);
-        }
-        vf_store(sum[r], a);
-        vf_store(sum[r] + EW_LANES, b);
+/* Adds one group's dot products, scaled, to `rows` rows of `sum`. */
+EW_INLINE void ew_amx_scale(int rows, const uint8_t *panel, const uint8_t *scales, size_t stride, const int32_t (*dots)[EW_PANEL], float (*sum)[EW_PANEL]) {
+    const vf w0 = vf_from_bf16((const uint16_t *)panel), w1 = vf_from_bf16((const uint16_t *)panel + EW_LANES);
+    for (int r = 0; r < rows; r++) {
+        float scale;
+        memcpy(&scale, scales + r * stride, 4);
+        vf_store(sum[r], vf_fma(vf_from_vi(vi_load(dots[r])), w0 * scale, vf_load(sum[r])));
+        vf_store(sum[r] + EW_LANES, vf_fma(vf_from_vi(vi_load(dots[r] + EW_LANES)), w1 * scale, vf_load(sum[r] + EW_LANES)));
     }
 }
 
 /* Adds the products of 16 * `tiles` rows with `groups` groups of a panel to `sum`. `w` are the groups' signed
  * weights, `panel` the groups themselves, `x` and `scales` the first row's values and scales at the first group. */
-EW_INLINE void ew_amx_rows(const int tiles, int groups, const int8_t *w, const uint8_t *panel, const uint8_t *x, const uint8_t *scales, size_t stride, float (*sum)[EW_PANEL]) {
-    int32_t dots[EW_AMX_GROUPS][EW_AMX_ROWS][EW_PANEL] EW_ALIGNED;
-    int g = 0;
-    for (; g + EW_AMX_GROUPS <= groups; g += EW_AMX_GROUPS) {
-        for (int i = 0; i < EW_AMX_GROUPS; i++) ew_amx_dot(tiles, w + (size_t)(g + i) * EW_PANEL * EW_GROUP, x + (g + i) * EW_GROUP, stride, dots[i]);
-        ew_amx_scale(EW_AMX_GROUPS, 0, 16 * tiles, panel + (size_t)g * EW_AMX_GROUP_BYTES, scales + 4 * g, stride, (const int32_t (*)[EW_AMX_ROWS][EW_PANEL])dots, sum);
+EW_INLINE void ew_amx_rows(const int group, const int tiles, int groups, const int8_t *w, const uint8_t *panel, const uint8_t *x, const uint8_t *scales, size_t stride, float (*sum)[EW_PANEL]) {
+    int32_t dots[2][EW_AMX_ROWS][EW_PANEL] EW_ALIGNED; /* one group's are computed while the last one's are scaled */
+    for (int g = 0; g < groups; g++) {
+        ew_amx_dot(group, tiles, w + (size_t)g * EW_PANEL * group, x + g * group, stride, dots[g & 1]);
+        if (g) ew_amx_scale(16 * tiles, panel + (g - 1) * EW_Q8_GROUP_BYTES(group), scales + 4 * (g - 1), stride, (const int32_t (*)[EW_PANEL])dots[(g - 1) & 1], sum);
     }
-    for (; g < groups; g++) {
-        ew_amx_dot(tiles, w + (size_t)g * EW_PANEL * EW_GROUP, x + g * EW_GROUP, stride, dots[0]);
-        ew_amx_scale(1, 0, 16 * tiles, panel + (size_t)g * EW_AMX_GROUP_BYTES, scales + 4 * g, stride, (const int32_t (*)[EW_AMX_ROWS][EW_PANEL])dots, sum);
-    }
+    ew_amx_scale(16 * tiles, panel + (groups - 1) * EW_Q8_GROUP_BYTES(group), scales + 4 * (groups - 1), stride, (const int32_t (*)[EW_PANEL])dots[(groups - 1) & 1], sum);
 }
 
 /* Weights are stored as w + EW_OFFSET; tiles take them signed. */
-static void ew_amx_signed(const uint8_t *panel, int groups, int8_t *w) {
+EW_INLINE void ew_amx_signed(const int group, const uint8_t *panel, int groups, int8_t *w) {
     const vi flip = vi_set1((int32_t)0x80808080);
     for (int g = 0; g < groups; g++)
-        for (int i = 0; i < EW_PANEL * EW_GROUP; i += EW_LANES * 4)
-            vi_store((int32_t *)(w + (size_t)g * EW_PANEL * EW_GROUP + i), vi_load((const int32_t *)(panel + g * EW_AMX_GROUP_BYTES + EW_PANEL * 2 + i)) ^ flip);
+        for (int i = 0; i < EW_PANEL * group; i += EW_LANES * 4)
+            vi_store((int32_t *)(w + (size_t)g * EW_PANEL * group + i), vi_load((const int32_t *)(panel + g * EW_Q8_GROUP_BYTES(group) + EW_PANEL * 2 + i)) ^ flip);
 }
 
 /* One panel times `rows` rows (a multiple of 16, at most EW_AMX_SPAN), into `sum`. Long rows are cut into
- * pieces of EW_AMX_K, so that the signed weights of a piece stay in the first-level cache. */
-static void ew_amx_panel(const uint8_t *panel, int k, const uint8_t *x, size_t stride, int rows, float (*sum)[EW_PANEL]) {
+ * pieces of at most EW_AMX_K, so that the signed weights of a piece stay in the first-level cache. */
+EW_INLINE void ew_amx_panel(const int group, const uint8_t *panel, int k, const uint8_t *x, size_t stride, int rows, float (*sum)[EW_PANEL]) {
     int8_t w[EW_PANEL * EW_AMX_K] EW_ALIGNED;
     memset(sum, 0, sizeof sum[0] * rows);
-    for (int at = 0; at < k; at += EW_AMX_K) {
-        const int groups = (k - at < EW_AMX_K ? k - at : EW_AMX_K) / EW_GROUP;
-        const uint8_t *part = panel + (size_t)(at / EW_GROUP) * EW_AMX_GROUP_BYTES;
-        ew_amx_signed(part, groups, w);
+    const int all = k / group, most = EW_AMX_K / group;
+    for (int first = 0; first < all; first += most) {
+        const int groups = all - first < most ? all - first : most;
+        const uint8_t *part = panel + first * EW_Q8_GROUP_BYTES(group);
+        ew_amx_signed(group, part, groups, w);
         for (int r = 0; r < rows; r += EW_AMX_ROWS) {
-            const uint8_t *a = x + (size_t)r * stride + at, *scales = x + (size_t)r * stride + k + 4 * (at / EW_GROUP);
-            if (rows - r >= EW_AMX_ROWS) ew_amx_rows(2, groups, w, part, a, scales, stride, sum + r);
-            else ew_amx_rows(1, groups, w, part, a, scales, stride, sum + r);
+            const uint8_t *a = x + (size_t)r * stride + first * group, *scales = x + (size_t)r * stride + k + 4 * first;
+            if (rows - r >= EW_AMX_ROWS) ew_amx_rows(group, 2, groups, w, part, a, scales, stride, sum + r);
+            else ew_amx_rows(group, 1, groups, w, part, a, scales, stride, sum + r);
         }
     }
 }

@@ -8,7 +8,7 @@
  * One KV head of one layer in a block of EW_BLOCK positions, by EW_KV:
  *   EW_KV_F32   keys [d][EW_BLOCK] floats, values [EW_BLOCK][dv] floats
  *   EW_KV_BF16  the same in bf16
- *   EW_KV_INT8  keys [d / 4][EW_BLOCK][4] bytes + EW_OFFSET, a float scale a position,
+ *   EW_KV_INT8  keys, rotated, [d / 4][EW_BLOCK][4] bytes + EW_OFFSET, a float scale a position,
  *               values [EW_BLOCK / 2][dv][2] bytes, a float scale a position
  * with d = EW_HEAD_DIM padded to a multiple of 4 and dv = EW_HEAD_DIM padded to whole vectors.
  */
@@ -35,6 +35,9 @@
 #define EW_VALUE_BYTES (EW_BLOCK * EW_VALUE_DIM * 4)
 #endif
 #define EW_KV_HEAD_BYTES ((EW_KEY_BYTES + EW_VALUE_BYTES + 63) / 64 * 64)
+#define EW_HEAD_ROUND ((EW_HEAD_DIM + EW_ROTATED - 1) / EW_ROTATED * EW_ROTATED)
+/* Elements of a head that are rotated together: the largest power of two, at most EW_ROTATED, that divides it. */
+#define EW_HEAD_TURN ((EW_HEAD_DIM & -EW_HEAD_DIM) < EW_ROTATED ? (EW_HEAD_DIM & -EW_HEAD_DIM) : EW_ROTATED)
 #define EW_QUERIES ((EW_HEADS / EW_KV_HEADS)) /* query heads that share a KV head */
 #define EW_ITEM_TOKENS (24 / EW_QUERIES > 0 ? 24 / EW_QUERIES : 1)
 #define EW_ITEM_ROWS (EW_ITEM_TOKENS * EW_QUERIES)
@@ -43,16 +46,17 @@ typedef struct {
     float scores[EW_ITEM_ROWS][EW_SPLIT] EW_ALIGNED;
     float split[EW_ITEM_ROWS][EW_VALUE_DIM] EW_ALIGNED;
     float sum[EW_ITEM_ROWS][EW_VALUE_DIM] EW_ALIGNED;
-    float query[EW_ITEM_ROWS][EW_KEY_DIM] EW_ALIGNED;
-    int8_t query8[EW_ITEM_ROWS][EW_KEY_DIM] EW_ALIGNED;
-    int32_t offset[EW_ITEM_ROWS];
-    float query_scale[EW_ITEM_ROWS];
     float high[EW_ITEM_ROWS], weight[EW_ITEM_ROWS]; /* running maximum and sum of weights */
     uint8_t seen[EW_ITEM_ROWS];
     const uint8_t *heads[EW_SPLIT / EW_BLOCK]; /* the split's blocks */
 #if EW_KV == EW_KV_INT8
+    int8_t query8[EW_ITEM_ROWS][EW_HEAD_ROUND] EW_ALIGNED;
+    int32_t offset[EW_ITEM_ROWS];
+    float query_scale[EW_ITEM_ROWS];
     int16_t weights[EW_ITEM_ROWS][EW_SPLIT] EW_ALIGNED; /* in units of `unit` */
     float unit[EW_ITEM_ROWS];
+#else
+    float query[EW_ITEM_ROWS][EW_KEY_DIM] EW_ALIGNED;
 #endif
 } ew_attention_scratch;
 
@@ -60,40 +64,52 @@ EW_INLINE uint8_t *ew_kv_head(uint8_t *pool, size_t block_bytes, int block, int 
     return pool + (size_t)block * block_bytes + (size_t)(layer * EW_KV_HEADS + head) * EW_KV_HEAD_BYTES;
 }
 
-/* int8 by one scale for the whole vector; returns the scale. A vector that is not finite gets a scale of NaN. */
-EW_INLINE float ew_quantize_head(const float *x, int n, int8_t *q, size_t step4, size_t step, int offset, int32_t *sum) {
-    float high = 0, broken = 0;
-    for (int i = 0; i < n; i++) {
-        float a = ew_absf(x[i]);
-        high = a > high ? a : high;
-        broken += a * 0.0f;
+#if EW_KV == EW_KV_INT8
+
+/* int8 by one scale for the whole vector, with zeros behind it; returns the scale. Runs of `turn` are rotated
+ * first, unscaled. A vector that is not finite gets a scale of NaN. */
+EW_INLINE float ew_quantize_head(const int turn, const float *x, int8_t *q, int32_t *sum) {
+    float padded[EW_HEAD_ROUND] EW_ALIGNED;
+    vf v[EW_HEAD_ROUND / EW_LANES], most = vf_zero(), check = vf_zero();
+    memcpy(padded, x, EW_HEAD_DIM * 4);
+    memset(padded + EW_HEAD_DIM, 0, (EW_HEAD_ROUND - EW_HEAD_DIM) * 4);
+    EW_UNROLL
+    for (int i = 0; i < EW_HEAD_ROUND / EW_LANES; i++) v[i] = vf_load(padded + i * EW_LANES);
+    if (turn > 1)
+        for (int i = 0; i < EW_HEAD_ROUND / EW_LANES; i += EW_ROTATED / EW_LANES) ew_hadamard(v + i, turn);
+    EW_UNROLL
+    for (int i = 0; i < EW_HEAD_ROUND / EW_LANES; i++) {
+        most = vf_max(most, vf_abs(v[i]));
+        check += v[i] * 0.0f;
     }
-    float inverse = high > 0 && broken == broken ? 127.0f / high : 0.0f;
-    int32_t total = 0;
-    for (int i = 0; i < n; i += EW_LANES) {
-        float part[EW_LANES] EW_ALIGNED = {0};
-        int32_t rounded[EW_LANES] EW_ALIGNED;
-        const int m = n - i < EW_LANES ? n - i : EW_LANES;
-        for (int j = 0; j < m; j++) part[j] = broken == broken ? x[i + j] : 0.0f;
-        vi_store(rounded, vi_from_vf(vf_load(part) * inverse));
-        for (int j = 0; j < m; j++) {
-            total += rounded[j];
-            q[(size_t)((i + j) / 4) * step4 + (size_t)((i + j) % 4) * step] = (int8_t)(rounded[j] + offset);
-        }
+    const float high = vf_maximum(most), broken = vf_sum(check);
+    const int finite = broken == broken;
+    const float inverse = high > 0 && finite ? 127.0f / high : 0.0f;
+    vi total = vi_set1(0);
+    EW_UNROLL
+    for (int i = 0; i < EW_HEAD_ROUND / EW_LANES; i++) {
+        vi rounded = vi_from_vf(finite ? v[i] * inverse : vf_zero());
+        total += rounded;
+        vi_store_bytes(q + i * EW_LANES, rounded);
     }
-    if (sum) *sum = total;
+    if (sum) *sum = vi_sum(total);
     return high / 127.0f + broken;
 }
+#endif
 
 EW_INLINE void ew_kv_write_head(uint8_t *head, int slot, const float *key, const float *value) {
 #if EW_KV == EW_KV_INT8
-    float *key_scales = (float *)(head + EW_KEY_DIM * EW_BLOCK);
-    uint8_t *values = head + EW_KEY_BYTES;
-    for (int i = EW_HEAD_DIM; i < EW_KEY_DIM; i++) head[(size_t)(i / 4) * EW_BLOCK * 4 + slot * 4 + i % 4] = EW_OFFSET;
-    key_scales[slot] = ew_quantize_head(key, EW_HEAD_DIM, (int8_t *)head + slot * 4, EW_BLOCK * 4, 1, EW_OFFSET, 0);
-    int8_t *row = (int8_t *)values + (size_t)(slot / 2) * EW_VALUE_DIM * 2 + slot % 2;
-    for (int i = EW_HEAD_DIM; i < EW_VALUE_DIM; i++) row[i * 2] = 0;
-    ((float *)(values + EW_BLOCK * EW_VALUE_DIM))[slot] = ew_quantize_head(value, EW_HEAD_DIM, row, 8, 2, 0, 0);
+    int8_t q[EW_HEAD_ROUND] EW_ALIGNED;
+    uint8_t *values = head + EW_KEY_BYTES, *row = values + (size_t)(slot / 2) * EW_VALUE_DIM * 2 + slot % 2;
+    ((float *)(head + EW_KEY_DIM * EW_BLOCK))[slot] = ew_quantize_head(EW_HEAD_TURN, key, q, 0);
+    for (int i = 0; i < EW_KEY_DIM; i += 4) {
+        uint32_t four;
+        memcpy(&four, q + i, 4);
+        if (EW_OFFSET) four ^= 0x80808080u;
+        memcpy(head + (size_t)i * EW_BLOCK + slot * 4, &four, 4);
+    }
+    ((float *)(values + EW_BLOCK * EW_VALUE_DIM))[slot] = ew_quantize_head(1, value, q, 0);
+    for (int i = 0; i < EW_VALUE_DIM; i++) row[i * 2] = (uint8_t)q[i];
 #elif EW_KV == EW_KV_BF16
     uint16_t *keys = (uint16_t *)head, *row = (uint16_t *)(head + EW_KEY_BYTES) + (size_t)slot * EW_VALUE_DIM;
     memset(row, 0, EW_VALUE_DIM * 2);
@@ -328,8 +344,7 @@ EW_NOINLINE void ew_attend(ew_attention_scratch *z, uint8_t *pool, size_t block_
             z->weight[r] = 0;
             z->high[r] = 0;
 #if EW_KV == EW_KV_INT8
-            memset(z->query8[r], 0, EW_KEY_DIM);
-            z->query_scale[r] = ew_quantize_head(x, EW_HEAD_DIM, z->query8[r], 4, 1, 0, &z->offset[r]) * (scale * EW_LOG2E);
+            z->query_scale[r] = ew_quantize_head(EW_HEAD_TURN, x, z->query8[r], &z->offset[r]) * (scale * EW_LOG2E / EW_HEAD_TURN);
             z->offset[r] *= -EW_OFFSET;
 #else
             for (int d = 0; d < EW_HEAD_DIM; d++) z->query[r][d] = x[d] * (scale * EW_LOG2E);

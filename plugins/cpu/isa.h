@@ -187,28 +187,57 @@ EW_INLINE void vi_store_bytes(int8_t *p, vi v) {
 EW_INLINE vi vf_gt(vf a, vf b) { return (vi)(a > b); }
 #endif
 
-/* Sums and maxima over lanes halve the vector each time: one fixed order. */
-EW_INLINE float vf_sum(vf v) {
-    float a[EW_LANES] EW_ALIGNED;
-    vf_store(a, v);
-    EW_UNROLL
-    for (int n = EW_LANES / 2; n > 0; n /= 2)
-        for (int i = 0; i < n; i++) a[i] += a[i + n];
-    return a[0];
-}
-EW_INLINE float vf_maximum(vf v) {
-    float a[EW_LANES] EW_ALIGNED;
-    vf_store(a, v);
-    EW_UNROLL
-    for (int n = EW_LANES / 2; n > 0; n /= 2)
-        for (int i = 0; i < n; i++) a[i] = a[i] > a[i + n] ? a[i] : a[i + n];
-    return a[0];
-}
-
 EW_INLINE vi vi_lanes(void) {
     vi v;
     for (int i = 0; i < EW_LANES; i++) v[i] = i;
     return v;
+}
+
+/* Lanes whose numbers differ by the bit `h` change places; `h` is a constant. */
+#if EW_LANES == 16
+#define EW_SWAPPED(v, h) __builtin_shufflevector(v, v, 0 ^ h, 1 ^ h, 2 ^ h, 3 ^ h, 4 ^ h, 5 ^ h, 6 ^ h, 7 ^ h, 8 ^ h, 9 ^ h, 10 ^ h, 11 ^ h, 12 ^ h, 13 ^ h, 14 ^ h, 15 ^ h)
+#elif EW_LANES == 8
+#define EW_SWAPPED(v, h) __builtin_shufflevector(v, v, 0 ^ h, 1 ^ h, 2 ^ h, 3 ^ h, 4 ^ h, 5 ^ h, 6 ^ h, 7 ^ h)
+#else
+#define EW_SWAPPED(v, h) __builtin_shufflevector(v, v, 0 ^ h, 1 ^ h, 2 ^ h, 3 ^ h)
+#endif
+EW_INLINE vf vf_swap(vf v, const int h) {
+    if (h == 1) return EW_SWAPPED(v, 1);
+    if (h == 2) return EW_SWAPPED(v, 2);
+#if EW_LANES > 4
+    if (h == 4) return EW_SWAPPED(v, 4);
+#endif
+#if EW_LANES > 8
+    if (h == 8) return EW_SWAPPED(v, 8);
+#endif
+    return v;
+}
+
+/* Sums and maxima over lanes halve the vector each time: one fixed order. */
+#if EW_LANES == 16
+#define EW_FOLD(STEP) STEP(8); STEP(4); STEP(2); STEP(1)
+#elif EW_LANES == 8
+#define EW_FOLD(STEP) STEP(4); STEP(2); STEP(1)
+#else
+#define EW_FOLD(STEP) STEP(2); STEP(1)
+#endif
+EW_INLINE float vf_sum(vf v) {
+#define EW_STEP(h) v += vf_swap(v, h)
+    EW_FOLD(EW_STEP);
+#undef EW_STEP
+    return v[0];
+}
+EW_INLINE float vf_maximum(vf v) {
+#define EW_STEP(h) v = vf_max(v, vf_swap(v, h))
+    EW_FOLD(EW_STEP);
+#undef EW_STEP
+    return v[0];
+}
+EW_INLINE int32_t vi_sum(vi v) {
+#define EW_STEP(h) v += vi_bits(vf_swap(vf_bits(v), h))
+    EW_FOLD(EW_STEP);
+#undef EW_STEP
+    return v[0];
 }
 
 /* 2^x for x <= 0 (and a little above); below -126 the result is 0.

@@ -3,7 +3,9 @@
 #define EW_ROWS_H
 
 #include "gemm.h"
+#include "hadamard.h"
 
+#define EW_UNTURN 0.125f /* 1 / sqrt(EW_ROTATED), which scales a rotation */
 #define EW_ROW(type, base, stride, row) ((type *)((base) + (size_t)(row) * (stride)))
 
 /* RMS norm of each run of `width` floats; `n` floats in all, `width` a multiple of 4 (arXiv:1910.07467).
@@ -27,50 +29,55 @@ EW_NOINLINE __attribute__((unused)) void ew_rms_norm(const uint8_t *x, size_t x_
     for (int r = first; r < last; r++) ew_rms_norm_row(EW_ROW(const float, x, x_stride, r), EW_ROW(float, y, y_stride, r), weight, n, width, eps);
 }
 
-/* int8 in groups: scale = max|x| / 127, q = round(x / scale); see gemm.h for the row's layout. `k` is
- * padded, `n` floats are there. A group that holds a NaN or an infinity gets a scale of NaN, so that
- * a broken row shows in its own logits instead of turning into finite nonsense. */
-EW_INLINE void ew_quantize_row(const float *x, uint8_t *y, int n, int k) {
-    const int groups = k / EW_GROUP;
+/* int8 in groups: each is rotated if the weights are, scale = max|x| / 127, q = round(x / scale); product.h has
+ * the row's layout. `k` is padded to whole groups, `n` floats are there. A group that holds a NaN or an infinity
+ * gets a scale of NaN, so that a broken row shows in its own logits instead of turning into finite nonsense. */
+EW_INLINE void ew_quantize_row(const int group, const int rotation, const float *x, uint8_t *y, int n, int k) {
+    const int groups = k / group, step = rotation ? EW_ROTATED : EW_LANES;
     for (int g = 0; g < groups; g++) {
-        float padded[EW_GROUP] EW_ALIGNED;
-        const float *v = x + g * EW_GROUP;
-        if ((g + 1) * EW_GROUP > n) {
-            memset(padded, 0, sizeof padded);
-            memcpy(padded, v, (size_t)(n - g * EW_GROUP) * 4);
-            v = padded;
-        }
+        float turned[group] EW_ALIGNED;
         vf most = vf_zero(), check = vf_zero();
-        EW_UNROLL
-        for (int i = 0; i < EW_GROUP; i += EW_LANES) {
-            vf a = vf_load(v + i);
-            most = vf_max(most, vf_abs(a));
-            check += a * 0.0f;
+        for (int at = 0; at < group; at += step) {
+            const int left = n - g * group - at;
+            const float *from = x + g * group + at;
+            float padded[step] EW_ALIGNED;
+            if (left < step) {
+                memset(padded, 0, sizeof padded);
+                if (left > 0) memcpy(padded, from, (size_t)left * 4);
+                from = padded;
+            }
+            vf v[step / EW_LANES];
+            EW_UNROLL
+            for (int i = 0; i < step / EW_LANES; i++) v[i] = vf_load(from + i * EW_LANES);
+            if (rotation) ew_hadamard(v, rotation);
+            EW_UNROLL
+            for (int i = 0; i < step / EW_LANES; i++) {
+                most = vf_max(most, vf_abs(v[i]));
+                check += v[i] * 0.0f;
+                vf_store(turned + at + i * EW_LANES, v[i]);
+            }
         }
-        float high = vf_maximum(most), broken = vf_sum(check);
-        float inverse = high > 0 ? 127.0f / high : 0.0f, scale = high / 127.0f + broken;
-        if (broken != broken) inverse = 0.0f;
-        int8_t *q = (int8_t *)y + g * EW_GROUP;
+        const float high = vf_maximum(most), broken = vf_sum(check);
+        const int finite = broken == broken;
+        const float inverse = high > 0 && finite ? 127.0f / high : 0.0f;
+        const float scale = (rotation ? high * EW_UNTURN : high) / 127.0f + broken;
+        int8_t *q = (int8_t *)y + g * group;
         vi sum = vi_set1(0);
         EW_UNROLL
-        for (int i = 0; i < EW_GROUP; i += EW_LANES) {
-            vf scaled = broken != broken ? vf_zero() : vf_load(v + i) * inverse;
-            vi rounded = vi_from_vf(scaled);
+        for (int i = 0; i < group; i += EW_LANES) {
+            vi rounded = vi_from_vf(finite ? vf_load(turned + i) * inverse : vf_zero());
             sum += rounded;
             vi_store_bytes(q + i, rounded);
         }
         memcpy(y + k + 4 * g, &scale, 4);
-        int32_t lanes[EW_LANES] EW_ALIGNED, total = 0;
-        vi_store(lanes, sum);
-        EW_UNROLL
-        for (int i = 0; i < EW_LANES; i++) total += lanes[i];
-        total *= -EW_OFFSET;
+        const int32_t total = -EW_OFFSET * vi_sum(sum);
         memcpy(y + k + 4 * (groups + g), &total, 4);
     }
 }
-EW_NOINLINE __attribute__((unused)) void ew_quantize(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, int n, int k, int first, int last) {
-    for (int r = first; r < last; r++) ew_quantize_row(EW_ROW(const float, x, x_stride, r), EW_ROW(uint8_t, y, y_stride, r), n, k);
-}
+#define EW_DEFINE_QUANTIZE(NAME, GROUP, ROTATION)                                                \
+    EW_NOINLINE __attribute__((unused)) void ew_quantize_##NAME(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, int n, int k, int first, int last) { \
+        for (int r = first; r < last; r++) ew_quantize_row(GROUP, ROTATION, EW_ROW(const float, x, x_stride, r), EW_ROW(uint8_t, y, y_stride, r), n, k); \
+    }
 
 /* Rotates pairs (i, i + half) of each head by its position's angle (arXiv:2104.09864, half-split form).
  * A table row holds `half` cosines, then `half` sines. */
@@ -115,17 +122,26 @@ EW_NOINLINE __attribute__((unused)) void ew_move_rows(const uint8_t *x, size_t x
     for (int r = first; r < last; r++) memcpy(y + (size_t)r * y_stride, x + (size_t)r * x_stride, bytes);
 }
 
-/* Embedding rows out of a head's packed panels: a table shared with the head is stored once. */
-EW_NOINLINE __attribute__((unused)) void ew_embed_q8(const uint8_t *panels, size_t panel_bytes, const int32_t *ids, uint8_t *y, size_t y_stride, int n, int first, int last) {
+/* Embedding rows out of a head's packed panels: a table shared with the head is stored once. int8 rows are
+ * rotated back. */
+EW_NOINLINE __attribute__((unused)) void ew_embed_q8(const uint8_t *panels, size_t panel_bytes, int group, const int32_t *ids, uint8_t *y, size_t y_stride, int n, int first, int last) {
     for (int r = first; r < last; r++) {
         const int column = ids[r] % EW_PANEL;
         const uint8_t *panel = panels + (size_t)(ids[r] / EW_PANEL) * panel_bytes;
         float *out = EW_ROW(float, y, y_stride, r);
-        for (int i = 0; i < n; i++) {
-            const uint8_t *group = panel + (size_t)(i / EW_GROUP) * EW_Q8_GROUP_BYTES;
-            const int step = i % EW_GROUP / 4;
-            const int value = (int)(int8_t)(group[EW_PANEL * 2 + (step * EW_PANEL + column) * 4 + i % 4] - EW_OFFSET);
-            out[i] = (float)value * ew_bf16_to_f32(((const uint16_t *)group)[column]);
+        for (int at = 0; at < n; at += EW_ROTATED) {
+            const uint8_t *start = panel + (size_t)(at / group) * EW_Q8_GROUP_BYTES(group);
+            const uint8_t *bytes = start + EW_PANEL * 2 + (size_t)(at % group) * EW_PANEL + column * 4;
+            const float scale = ew_bf16_to_f32(((const uint16_t *)start)[column]) * EW_UNTURN;
+            float part[EW_ROTATED] EW_ALIGNED;
+            for (int i = 0; i < EW_ROTATED; i++) part[i] = (float)(int8_t)(bytes[i / 4 * EW_PANEL * 4 + i % 4] - EW_OFFSET) * scale;
+            vf v[EW_ROTATED / EW_LANES];
+            EW_UNROLL
+            for (int i = 0; i < EW_ROTATED / EW_LANES; i++) v[i] = vf_load(part + i * EW_LANES);
+            ew_hadamard(v, EW_ROTATED);
+            EW_UNROLL
+            for (int i = 0; i < EW_ROTATED / EW_LANES; i++) vf_store(part + i * EW_LANES, v[i]);
+            memcpy(out + at, part, (size_t)(n - at < EW_ROTATED ? n - at : EW_ROTATED) * 4);
         }
     }
 }

@@ -57,8 +57,8 @@ GOOD: list[tuple[str, list[Value | None], dict[str, Any], DType, Shape]] = [
     ("gather_rows", [x(), BATCH], {}, DType.F32, ("rows", 32)),
     ("slice", [x()], {"start": 4, "size": 28}, DType.F32, ("tokens", 28)),
     ("swiglu", [x()], {}, DType.F32, ("tokens", 16)),
-    ("quantize", [x()], {"group": 32}, DType.Q8, T32),
-    ("quantize", [x()], {"group": 24}, DType.Q8, T32),
+    ("quantize", [x()], {"group": 32, "rotation": 0}, DType.Q8, T32),
+    ("quantize", [x()], {"group": 24, "rotation": 8}, DType.Q8, T32),
     ("kv_write", [x("tokens", 16), x("tokens", 16), BATCH], KV, DType.KV, ()),
     ("attention", [x(), CACHE, BATCH], ATTENTION, DType.F32, T32),
 ]
@@ -90,7 +90,9 @@ BAD: list[tuple[str, list[Value | None], dict[str, Any], str]] = [
     ("gather_rows", [x("rows", 32), BATCH], {}, "tokens"),
     ("slice", [x()], {"start": 4, "size": 29}, "inside the last axis"),
     ("swiglu", [x("tokens", 3)], {}, "2F"),
-    ("quantize", [x()], {"group": 0}, "groups of 1 or more"),
+    ("quantize", [x()], {"group": 0, "rotation": 0}, "groups of 1 or more"),
+    ("quantize", [x()], {"group": 96, "rotation": 64}, "whole rotated blocks"),
+    ("quantize", [x()], {"group": 96, "rotation": 48}, "whole rotated blocks"),
 ]
 
 

@@ -6,12 +6,14 @@ from tests.support.networks import make_network
 
 def test_the_printout_says_what_a_node_is() -> None:
     network = make_network("llama")
-    network.weights()[0].format, network.weights()[0].group = "int8", 32
+    first = network.weights()[0]
+    first.format, first.group, first.rotation = "int8", 128, 64
     lines = format_network(network).splitlines()
     assert lines[0] == "network of llama"
     assert lines[1:3] == ["input %ids i32[tokens]", "input %batch batch[]"]
     assert lines[3] == (
-        "%embedding f32[tokens, 64] = embedding(%ids, @embedding.weight f32[160, 64] as int8/32)"
+        "%embedding f32[tokens, 64] = embedding(%ids, @embedding.weight f32[160, 64] "
+        "as int8/128 rotated by 64)"
     )
     assert lines[5] == (
         "%layers.0.attention.q f32[tokens, 64] = linear(%layers.0.input_norm, "

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enginewright.builder.reference_kv import ReferenceKv, StepFacts, round_kv
+from enginewright.builder.quantize.rotation import block_of, rotate
+from enginewright.builder.reference_kv import ReferenceKv, StepFacts, round_keys, round_kv
 from enginewright.builder.reference_ops import (
     MEANINGS,
     QuantizedRows,
@@ -75,7 +76,7 @@ def test_linear_adds_bias_before_and_residual_after_the_epilogue() -> None:
 
 
 def test_linear_reads_quantized_rows_as_they_were_rounded() -> None:
-    x = QuantizedRows(np.array([[2, -3, 4]], np.int8), np.array([[0.5, 2.0]], np.float32), 2)
+    x = QuantizedRows(np.array([[2, -3, 4, 0]], np.int8), np.array([[0.5, 2.0]], np.float32), 2, 3)
     weight = np.array([[1, 1, 1]], np.float32)
     assert mean("linear", x, weight, None, None, epilogue="").tolist() == [[7.5]]
 
@@ -124,9 +125,10 @@ def test_gather_rows_takes_what_is_wanted_in_that_order() -> None:
 )
 def test_quantize_errs_by_at_most_half_a_step(values: list[float], group: int) -> None:
     x = np.array([values], np.float32)
-    found = quantize(x, {"group": group})
+    found = quantize(x, {"group": group, "rotation": 0})
     assert found.scales.shape == (1, -(-len(values) // group))
     assert np.abs(found.values.astype(int)).max() <= 127
+    assert found.values.shape[1] == found.scales.shape[1] * group
     steps = np.repeat(found.scales, group, axis=1)[:, : len(values)]
     assert np.all(np.abs(found.dequantize() - x) <= steps * 0.5001 + 1e-37)
     for begin in range(0, len(values), group):
@@ -134,9 +136,19 @@ def test_quantize_errs_by_at_most_half_a_step(values: list[float], group: int) -
         assert found.scales[0, begin // group] == pytest.approx(most / 127)
 
 
+def test_a_rotated_outlier_costs_its_neighbours_little() -> None:
+    x = np.random.default_rng(0).standard_normal((50, 100)).astype(np.float32)
+    x[:, 30] = 60
+    errors = [
+        np.delete(quantize(x, {"group": 64, "rotation": r}).dequantize() - x, 30, axis=1).std()
+        for r in (0, 64)
+    ]
+    assert errors[1] < errors[0] / 3
+
+
 def test_quantize_rounds_halves_to_even() -> None:
     x = np.array([[127.0, 0.5, 1.5, -2.5]], np.float32)
-    assert quantize(x, {"group": 4}).values.tolist() == [[127, 0, 2, -2]]
+    assert quantize(x, {"group": 4, "rotation": 0}).values.tolist() == [[127, 0, 2, -2]]
 
 
 def naive_attention(
@@ -231,5 +243,9 @@ def test_the_cache_rounds_to_its_type() -> None:
     assert np.all(np.abs(round_kv(x, "bf16") - x) <= np.abs(x) * 2**-8)
     most = np.abs(x).max(axis=2, keepdims=True)
     assert np.all(np.abs(round_kv(x, "int8") - x) <= most / 127 * 0.5001)
+    assert np.array_equal(round_keys(x, "bf16"), round_kv(x, "bf16"))
+    turned = np.abs(rotate(x, block_of(x.shape[-1]))).max(axis=-1, keepdims=True)
+    error = np.linalg.norm(round_keys(x, "int8") - x, axis=-1)
+    assert np.all(error <= turned[..., 0] / 127 * 0.5001 * np.sqrt(x.shape[-1]))
     with pytest.raises(ValueError, match="allowed are f32, bf16, int8"):
         ReferenceKv("f16")

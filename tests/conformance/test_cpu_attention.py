@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from enginewright.builder.reference_kv import round_kv
+from enginewright.builder.reference_kv import round_keys, round_kv
 from enginewright.builder.targets.cpu.target import kv_block_bytes, model_facts
 from tests.support.cpu_engine import FAMILY_SPECS
 from tests.support.cpu_kernels import HEAD_DIM, HEADS, KV_HEADS, Kernels, address
@@ -74,9 +74,9 @@ class Cache:
 
     def expected(self, q: npt.NDArray[np.float32], start: int, window: int) -> Any:
         """Attention in f64 over the rounded cache; int8 scores are of rounded queries too."""
-        keys = round_kv(self.keys, self.kv).astype(np.float64)
+        keys = round_keys(self.keys, self.kv).astype(np.float64)
         values = round_kv(self.values, self.kv).astype(np.float64)
-        queries = round_kv(q, self.kv) if self.kv == "int8" else q
+        queries = round_keys(q, self.kv) if self.kv == "int8" else q
         out = np.empty(q.shape)
         for t, query in enumerate(queries.astype(np.float64)):
             last = start + t + 1

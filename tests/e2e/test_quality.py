@@ -21,7 +21,7 @@ from .texts.prompts import PROMPTS
 
 TEXTS = Path(__file__).parent / "texts"
 NEW_TOKENS = 64
-INT8_KL_LIMIT = 0.006
+INT8_KL_LIMIT = 0.0035
 ROWS = 32
 WINDOW = 512  # tokens of a text that are scored together
 

@@ -79,7 +79,7 @@ class Spec:
     isa: str = LEVELS[0].name
     kv_dtype: str | None = None
     head_weights: str | None = None
-    group: int = 32
+    group: int = 256
     changes: tuple[tuple[str, Any], ...] = field(default=())  # to the model's config
 
     @property

@@ -22,7 +22,8 @@ from enginewright.runtime.session_cpu import _sampling_struct  # pyright: ignore
 Float32 = npt.NDArray[np.float32]
 
 SOURCES = Path(__file__).parent / "kernels"
-GROUP, HEADS, KV_HEADS, HEAD_DIM = 32, 6, 2, 22  # as kernels/attend.inc has them
+GROUP, ROTATION = 128, 64  # as kernels/kernels.c has them
+HEADS, KV_HEADS, HEAD_DIM = 6, 2, 22  # as kernels/attend.inc has them
 FORMATS = ("f32", "bf16", "int8")
 
 
@@ -79,7 +80,9 @@ class Kernels:
         Returns whole panels of columns, [rows, padded]; columns that were not computed are `guard`.
         """
         packed = Weight("w", weight.shape, lambda: weight)
-        packed.format, packed.group = format, GROUP if format == "int8" else 0
+        if format == "int8":
+            packed.group, packed.rotation = GROUP, ROTATION
+        packed.format = format
         layout = plan_panels(packed, self.level, swiglu)
         data = np.concatenate(
             [piece.view(np.uint8).ravel() for piece in pack(packed, layout, self.level)]
@@ -122,7 +125,7 @@ class Kernels:
     def quantize(
         self, x: Float32, first: int = 0, last: int | None = None
     ) -> npt.NDArray[np.uint8]:
-        """Quantize rows; returns them as gemm.h lays them out, rows outside the range all 0xA5."""
+        """Quantize rows as product.h lays them out; rows outside the range are all 0xA5."""
         rows, n = x.shape
         k = -(-n // GROUP) * GROUP
         out = np.full((rows, k + 8 * (k // GROUP)), 0xA5, np.uint8)

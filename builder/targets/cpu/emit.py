@@ -6,6 +6,8 @@ import re
 import textwrap
 
 from .calls import KernelCall, Operand, Place, Split
+from .lower import KERNELS, kernel_name
+from .pack import PackedLayout
 from .program import Program, Segment
 
 KV_KINDS = {"f32": 0, "bf16": 1, "int8": 2}  # EW_KV_* in plugins/cpu/attention.h
@@ -21,18 +23,22 @@ def emit(program: Program) -> str:
         '#include "main.h"',
         "",
     ]
-    parts += [f"EW_DEFINE_GEMM({name})" for name in sorted(program.gemm_formats)]
-    parts += [f"EW_DEFINE_HEAD({program.head_format})", ""]
+    parts += [f"EW_DEFINE_QUANTIZE({g}, {g}, {r})" for g, r in sorted(program.quantizers)]
+    parts += [f"EW_DEFINE_GEMM({_kernel(program.products[n])})" for n in sorted(program.products)]
+    parts += [f"EW_DEFINE_HEAD({_kernel(program.head)})", ""]
     parts += [_weight_table(segment) for segment in program.segments if segment.weights]
     parts += [_functions(segment) for segment in program.segments]
     parts += [_stage_table(program)]
     return "\n".join(parts)
 
 
+def _kernel(layout: PackedLayout) -> str:
+    return f"{kernel_name(layout)}, {KERNELS[layout.format]}, {layout.group}"
+
+
 def _defines(program: Program) -> str:
     facts = program.facts
     values = {
-        "EW_GROUP": facts.group,
         "EW_HEADS": facts.num_heads,
         "EW_KV_HEADS": facts.num_kv_heads,
         "EW_HEAD_DIM": facts.head_dim,

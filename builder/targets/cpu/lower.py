@@ -10,11 +10,18 @@ from .calls import Buffer, KernelCall, Operand, Place, Split
 from .isa import IsaLevel
 from .pack import PackedLayout, plan_bias, plan_panels, plan_table
 
+KERNELS = {"f32": "EW_F32", "bf16": "EW_BF16", "int8": "EW_Q8"}  # as plugins/cpu/product.h has them
+
 
 def q8_row_bytes(width: int, group: int) -> int:
     """Bytes of a row of int8 activations: the values, then a scale and an offset a group."""
     groups = -(-width // group)
     return _round(groups * group + 8 * groups)
+
+
+def kernel_name(layout: PackedLayout) -> str:
+    """Name the product kernel of a packed weight, as emission defines it."""
+    return f"{layout.format}_{layout.group}" if layout.group else layout.format
 
 
 class Lowering:
@@ -23,20 +30,19 @@ class Lowering:
     def __init__(
         self,
         level: IsaLevel,
-        group: int,
         stream: set[Value],
         head: Node,
         last_reader: Callable[[Value], Node | None],
     ) -> None:
         self.level = level
-        self.group = group
         self.last_reader = last_reader
         self.stream = stream  # values that live across segments
         self.head = head  # the product whose output are the logits
         self.layouts: dict[Weight, PackedLayout] = {}
         self.operands: dict[Value, Operand] = {}
-        self.gemm_formats: set[str] = set()
-        self.head_format = ""
+        self.row_groups: dict[Value, int] = {}  # of Q8 values
+        self.products: dict[str, PackedLayout] = {}  # by kernel_name; one that has the format
+        self.quantizers: set[tuple[int, int]] = set()  # group, rotation
 
     def share(self, value: Value, with_value: Value) -> None:
         """Let `value` use the memory of another that ends where it begins."""
@@ -69,6 +75,11 @@ class Lowering:
         call.name = " ".join([node.op, *(sizes if node.op == "linear" else [])])
         return [call]
 
+    def layout_of(self, value: Value | None) -> PackedLayout:
+        """Return how a weight that was lowered lies in the file."""
+        assert isinstance(value, Weight)
+        return self.layouts[value]
+
     # Memory
 
     def _output(self, value: Value, split: Split) -> Operand:
@@ -79,7 +90,7 @@ class Lowering:
             place = Place.MINE if split is Split.ROWS else Place.OURS
         width = int(value.shape[-1])
         if value.dtype is DType.Q8:
-            row_bytes = q8_row_bytes(width, self.group)
+            row_bytes = q8_row_bytes(width, self.row_groups[value])
         else:
             # Whole panels, so that a kernel may write all columns of its last one.
             row_bytes = _round(-(-width // self.level.panel) * self.level.panel * 4)
@@ -116,9 +127,10 @@ class Lowering:
         layout = self.layouts[weight]
         kernel = {"int8": "q8"}.get(layout.format, layout.format)
         kernel = f"ew_embed_{kernel}" if shared else f"ew_embed_rows_{kernel}"
+        group = f"{layout.group}, " if layout.group else ""
         code = (
-            f"{kernel}({{table}}, {layout.panel_bytes}, p->ids + s->base, {{y}}, {{y_stride}}, "
-            f"{width}, {{first}}, {{last}});"
+            f"{kernel}({{table}}, {layout.panel_bytes}, {group}p->ids + s->base, "
+            f"{{y}}, {{y_stride}}, {width}, {{first}}, {{last}});"
         )
         return KernelCall(code, Split.ROWS, {}, {"y": y}, {"table": weight})
 
@@ -133,12 +145,14 @@ class Lowering:
         return KernelCall(code, Split.ROWS, {"x": x}, {"y": y}, {"w": weight})
 
     def _quantize(self, node: Node) -> KernelCall:
+        group, width = node.attrs["group"], int(node.output.shape[-1])
+        self.row_groups[node.output] = group
         x, y = self._input(node.inputs[0]), self._output(node.output, Split.ROWS)
-        width = int(node.output.shape[-1])
-        k = -(-width // self.group) * self.group
+        k = -(-width // group) * group
+        self.quantizers.add((group, node.attrs["rotation"]))
         code = (
-            "ew_quantize({x}, {x_stride}, {y}, {y_stride}, "
-            + f"{width}, {k}, {{first}}, {{last}});"
+            f"ew_quantize_{group}({{x}}, {{x_stride}}, {{y}}, {{y_stride}}, "
+            f"{width}, {k}, {{first}}, {{last}});"
         )
         return KernelCall(code, Split.ROWS, {"x": x}, {"y": y})
 
@@ -165,16 +179,16 @@ class Lowering:
         if residual is not None:
             reads["residual"] = residual
             fields += [".residual = {residual}", ".residual_stride = {residual_stride}"]
-        kernel = {"int8": "q8"}.get(layout.format, layout.format)
-        if (layout.format == "int8") != (x_value is not None and x_value.dtype is DType.Q8):
-            raise NetworkError(f"{node} multiplies {x_value} by a weight in {layout.format}")
+        group = 0 if x_value is None else self.row_groups.get(x_value, 0)
+        if layout.group != group:
+            raise NetworkError(f"{node} multiplies {x_value} by a weight in {kernel_name(layout)}")
+        kernel = kernel_name(layout)
         product = (
             f"ew_product m = {{{{{', '.join(fields)}}}}}; ew_share(e, &m, s, {layout.panels});"
         )
         if node is self.head:
             y = Operand(Buffer("logits", 0, Place.LOGITS))
             self.operands[node.output] = y
-            self.head_format = kernel
             best = "e->best + (size_t)s->part * e->options.max_batch_size"
             run = f"ew_head_{kernel}(&m, {best}, p->wanted, EW_VOCAB);"
         else:
@@ -183,7 +197,7 @@ class Lowering:
                 y = self.operands[node.output]
             else:
                 y = self._output(node.output, Split.COLUMNS)
-            self.gemm_formats.add(kernel)
+            self.products[kernel] = layout
             run = f"ew_gemm_{'swiglu_' if swiglu else ''}{kernel}(&m);"
         return KernelCall(f"{product} {run}", Split.COLUMNS, reads, {"y": y}, weights)
 

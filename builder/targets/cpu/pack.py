@@ -1,4 +1,4 @@
-"""Weights in the layouts that the kernels read; plugins/cpu/gemm.h describes them."""
+"""Weights in the layouts that the kernels read; plugins/cpu/product.h describes them."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class PackedLayout:
     panels: int
     panel_bytes: int
     interleaved: bool = False  # gate and up columns alternate by half panels
+    group: int = 0  # int8: elements along k that share a scale
 
     @property
     def bytes(self) -> int:
@@ -46,14 +47,14 @@ def plan_panels(weight: Weight, level: IsaLevel, interleaved: bool) -> PackedLay
     format = weight.format
     if format == "bf16" and columns % 2:
         format = "f32"  # bf16 panels hold pairs along k
-    if format == "int8":
-        group = weight.group
+    group = weight.group if format == "int8" else 0
+    if group:
         k = -(-columns // group) * group
         panel_bytes = k // group * level.panel * (2 + group)
     else:
         k = columns
         panel_bytes = k * level.panel * (4 if format == "f32" else 2)
-    return PackedLayout("panels", format, rows, columns, k, panels, panel_bytes, interleaved)
+    return PackedLayout("panels", format, rows, columns, k, panels, panel_bytes, interleaved, group)
 
 
 def plan_table(weight: Weight) -> PackedLayout:
@@ -85,7 +86,7 @@ def pack(weight: Weight, layout: PackedLayout, level: IsaLevel) -> Iterator[npt.
     elif layout.kind == "bias":
         yield _arrange(array[:, None], layout, level)[:, 0]
     else:
-        yield from _panels(array, weight.group, layout, level)
+        yield from _panels(array, weight.rotation, layout, level)
 
 
 def _table_rows(array: Float32, layout: PackedLayout) -> Iterator[npt.NDArray[Any]]:
@@ -112,7 +113,7 @@ def _arrange(array: Float32, layout: PackedLayout, level: IsaLevel) -> Float32:
 
 
 def _panels(
-    array: Float32, group: int, layout: PackedLayout, level: IsaLevel
+    array: Float32, rotation: int, layout: PackedLayout, level: IsaLevel
 ) -> Iterator[npt.NDArray[Any]]:
     if layout.interleaved:
         array = _arrange(array, layout, level)
@@ -123,13 +124,13 @@ def _panels(
         if missing:
             part = np.pad(part, ((0, missing), (0, 0)))
         if layout.format == "int8":
-            yield _pack_int8(part, group, level)
+            yield _pack_int8(part, layout.group, rotation, level)
         else:
             yield _pack_floats(part, layout, level)
 
 
-def _pack_int8(part: Float32, group: int, level: IsaLevel) -> npt.NDArray[np.uint8]:
-    integers, scales = quantize_int8(part, group)
+def _pack_int8(part: Float32, group: int, rotation: int, level: IsaLevel) -> npt.NDArray[np.uint8]:
+    integers, scales = quantize_int8(part, group, rotation)
     panels, groups = part.shape[0] // level.panel, scales.shape[1]
     block = level.panel * group
     out = np.empty((panels, groups, level.panel * 2 + block), np.uint8)

@@ -12,6 +12,7 @@ from .calls import Buffer, KernelCall, Operand, PackedWeight, Place, Split
 from .isa import IsaLevel
 from .lower import Lowering, is_row_value
 from .memory import plan_memory
+from .pack import PackedLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,6 @@ class ModelFacts:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    group: int
     kv_dtype: str
     tile: int
 
@@ -54,8 +54,9 @@ class Program:
     packed: list[PackedWeight]  # every weight, once, in the order of the file
     stream_bytes: int
     local_bytes: int
-    gemm_formats: set[str]
-    head_format: str
+    products: dict[str, PackedLayout]  # the kernels that are called, and a weight of each
+    head: PackedLayout
+    quantizers: set[tuple[int, int]]  # group, rotation
 
 
 def build_program(
@@ -71,9 +72,7 @@ def build_program(
     cut = [_cut_at_attention(region) for region in regions]
     stream = _stream_values(cut, rows, rolled)
     order = {node: i for i, node in enumerate([n for r in (*regions, rows) for n in r])}
-    lowering = Lowering(
-        level, facts.group, stream, head, lambda value: _last_reader(network, value, order)
-    )
+    lowering = Lowering(level, stream, head, lambda value: _last_reader(network, value, order))
     planner = BarrierPlanner()
     segments: list[list[Segment]] = []
     for name, parts in zip(("prefix", "body", "tail"), cut, strict=True):
@@ -112,8 +111,9 @@ def build_program(
         packed=packed,
         stream_bytes=plan_memory(stream_buffers),
         local_bytes=plan_memory(b for b in buffers if b.place in (Place.MINE, Place.OURS)),
-        gemm_formats=lowering.gemm_formats,
-        head_format=lowering.head_format,
+        products=lowering.products,
+        head=lowering.layout_of(head.inputs[1]),
+        quantizers=lowering.quantizers,
     )
 
 

@@ -106,7 +106,6 @@ def model_facts(network: Network, config: BuildConfig) -> ModelFacts:
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
-        group=config.group,
         kv_dtype=config.kv_format,
         tile=_TILE_ROWS,
     )

@@ -244,18 +244,18 @@ def test_one_quantize_serves_all_readers_of_a_value() -> None:
     network = make_network("llama", num_layers=1)
     for weight in network.weights():
         if weight.name.endswith(("q.weight", "k.weight", "gate.weight")):
-            weight.format = "int8"
-    assert QuantizeActivations(BuildConfig(group=64)).run(network)
+            weight.format, weight.group, weight.rotation = "int8", 64, 64
+    assert QuantizeActivations().run(network)
     verify(network)
     quantizes = [node for node in network.nodes if node.op == "quantize"]
-    assert [node.attrs["group"] for node in quantizes] == [64, 64]
+    assert [node.attrs for node in quantizes] == [{"group": 64, "rotation": 64}] * 2
     assert [node.op for node in network.users(quantizes[0].output)] == ["linear", "linear"]
     unquantized = [n for n in network.nodes if n.op == "linear" and n.inputs[1] is not None]
     assert sum(n.inputs[0] is not None and n.inputs[0].dtype is DType.Q8 for n in unquantized) == 3
 
 
 def test_float_weights_read_float_rows() -> None:
-    assert_untouched(make_network("llama"), QuantizeActivations(BuildConfig()))
+    assert_untouched(make_network("llama"), QuantizeActivations())
 
 
 def test_an_attention_is_split_into_write_and_read() -> None:

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enginewright.builder.network import Weight
+from enginewright.builder.quantize.formats import FORMATS
+from enginewright.builder.quantize.rotation import rotate
 from enginewright.builder.quantize.weight_only import fake_quantize
 from enginewright.builder.targets.cpu import pack as pack_module
 from enginewright.builder.targets.cpu.isa import LEVELS, IsaLevel
@@ -30,6 +32,7 @@ def make_weight(rows: int, columns: int, format: str, group: int = 0) -> Weight:
     array = generator.standard_normal((rows, columns)).astype(np.float32)
     weight = Weight("w", (rows, columns), lambda: array)
     weight.format, weight.group = format, group
+    weight.rotation = FORMATS[format].rotation
     return weight
 
 
@@ -43,7 +46,7 @@ def packed_bytes(weight: Weight, layout: PackedLayout, level: IsaLevel) -> npt.N
 def unpack(
     data: npt.NDArray[np.uint8], layout: PackedLayout, level: IsaLevel, group: int
 ) -> npt.NDArray[np.float32]:
-    """Read panels element by element, as gemm.h describes them: [columns of the panels, k]."""
+    """Read panels element by element, as product.h describes them: [columns of the panels, k]."""
     panel, k = level.panel, layout.k
     cut = data.reshape(layout.panels, layout.panel_bytes)
     if layout.format == "f32":
@@ -61,22 +64,28 @@ def unpack(
     return np.ascontiguousarray(rows, np.float32).reshape(layout.panels * panel, k)
 
 
+def turned_back(rows: npt.NDArray[np.float32], weight: Weight) -> npt.NDArray[np.float32]:
+    return rotate(rows, weight.rotation) if weight.rotation else rows
+
+
 @few_examples
 @given(
     level=levels,
     rows=st.integers(1, 90),
     columns=st.integers(1, 100),
     format=st.sampled_from(["f32", "bf16", "int8"]),
-    group=st.sampled_from([32, 64]),
+    group=st.sampled_from([64, 128, 192]),
 )
 def test_panels(level: IsaLevel, rows: int, columns: int, format: str, group: int) -> None:
     weight = make_weight(rows, columns, format, group if format == "int8" else 0)
     layout = plan_panels(weight, level, interleaved=False)
     found = unpack(packed_bytes(weight, layout, level), layout, level, group)
-    expected = fake_quantize(weight.load(), format, group)
+    found = turned_back(found, weight)
+    expected = fake_quantize(weight.load(), format, group, weight.rotation)
     np.testing.assert_array_equal(found[:rows, :columns], expected)
     assert not found[rows:].any()
-    assert not found[:, columns:].any()
+    assert layout.k >= columns
+    assert weight.rotation or not found[:, columns:].any()
     assert layout.format == ("f32" if format == "bf16" and columns % 2 else format)
 
 
@@ -90,10 +99,10 @@ def test_panels(level: IsaLevel, rows: int, columns: int, format: str, group: in
 def test_gate_and_up_alternate_by_half_panels(
     level: IsaLevel, half: int, columns: int, format: str
 ) -> None:
-    weight = make_weight(2 * half, columns, format, 32 if format == "int8" else 0)
+    weight = make_weight(2 * half, columns, format, 64 if format == "int8" else 0)
     layout = plan_panels(weight, level, interleaved=True)
-    found = unpack(packed_bytes(weight, layout, level), layout, level, 32)
-    expected = fake_quantize(weight.load(), format, 32)
+    found = turned_back(unpack(packed_bytes(weight, layout, level), layout, level, 64), weight)
+    expected = fake_quantize(weight.load(), format, 64, weight.rotation)
     side = level.panel // 2
     cut = found.reshape(layout.panels, 2, side, layout.k)
     for index in (0, 1):
@@ -159,13 +168,13 @@ def test_a_weight_of_zeros_and_one_of_extremes() -> None:
     level = LEVELS[0]
     zeros = np.zeros((40, 64), np.float32)
     weight = Weight("w", (40, 64), lambda: zeros)
-    weight.format, weight.group = "int8", 32
+    weight.format, weight.group = "int8", 64
     layout = plan_panels(weight, level, interleaved=False)
-    assert not unpack(packed_bytes(weight, layout, level), layout, level, 32).any()
+    assert not unpack(packed_bytes(weight, layout, level), layout, level, 64).any()
     large = np.where(np.arange(64) % 2, 3e38, -3e38).astype(np.float32) * np.ones(
         (40, 1), np.float32
     )
     weight = Weight("w", (40, 64), lambda: large)
-    weight.format, weight.group = "int8", 32
-    found = unpack(packed_bytes(weight, layout, level), layout, level, 32)[:40]
+    weight.format, weight.group = "int8", 64
+    found = unpack(packed_bytes(weight, layout, level), layout, level, 64)[:40]
     np.testing.assert_allclose(found, large, rtol=1 / 127)

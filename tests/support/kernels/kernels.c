@@ -1,12 +1,12 @@
 /* The kernel headers behind plain functions, so that tests can call one kernel at a time. */
-#define EW_GROUP 32
 #include "rows.h"
 #include "sample.h"
 
-EW_DEFINE_GEMM(f32)
-EW_DEFINE_GEMM(bf16)
-EW_DEFINE_GEMM(q8)
-EW_DEFINE_HEAD(f32)
+EW_DEFINE_QUANTIZE(128, 128, 64)
+EW_DEFINE_GEMM(f32, EW_F32, 0)
+EW_DEFINE_GEMM(bf16, EW_BF16, 0)
+EW_DEFINE_GEMM(q8, EW_Q8, 128)
+EW_DEFINE_HEAD(f32, EW_F32, 0)
 
 /* What an engine does once when it is opened; 0 when the kernels may be called. */
 EW_EXPORT int32_t test_start(void) {
@@ -45,7 +45,7 @@ EW_EXPORT void test_head(const ew_product *m, const uint8_t *wanted, int vocab, 
     free(best);
 }
 EW_EXPORT void test_quantize(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, int n, int k, int first, int last) {
-    ew_quantize(x, x_stride, y, y_stride, n, k, first, last);
+    ew_quantize_128(x, x_stride, y, y_stride, n, k, first, last);
 }
 EW_EXPORT void test_rms_norm(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, const float *weight, int n, int width, float eps, int first, int last) {
     ew_rms_norm(x, x_stride, y, y_stride, weight, n, width, eps, first, last);
