@@ -9,7 +9,7 @@
  *   EW_KV_F32   keys [d][EW_BLOCK] floats, values [EW_BLOCK][dv] floats
  *   EW_KV_BF16  the same in bf16
  *   EW_KV_INT8  keys, rotated, [d / 4][EW_BLOCK][4] bytes + EW_OFFSET, a float scale a position,
- *               values [EW_BLOCK / 2][dv][2] bytes, a float scale a position
+ *               values [EW_BLOCK / 4][dv][4] bytes, a float scale a position
  * with d = EW_HEAD_DIM padded to a multiple of 4 and dv = EW_HEAD_DIM padded to whole vectors.
  */
 #ifndef EW_ATTENTION_H
@@ -23,6 +23,7 @@
 #define EW_KV_BF16 1
 #define EW_KV_INT8 2
 #define EW_KEY_DIM ((EW_HEAD_DIM + 3) / 4 * 4)
+#define EW_WEIGHED (EW_KV == EW_KV_INT8 ? 2 : 4) /* vectors of values at a time */
 #define EW_VALUE_DIM ((EW_HEAD_DIM + EW_LANES - 1) / EW_LANES * EW_LANES)
 #if EW_KV == EW_KV_INT8
 #define EW_KEY_BYTES (EW_KEY_DIM * EW_BLOCK + EW_BLOCK * 4)
@@ -38,6 +39,7 @@
 #define EW_HEAD_ROUND ((EW_HEAD_DIM + EW_ROTATED - 1) / EW_ROTATED * EW_ROTATED)
 /* Elements of a head that are rotated together: the largest power of two, at most EW_ROTATED, that divides it. */
 #define EW_HEAD_TURN ((EW_HEAD_DIM & -EW_HEAD_DIM) < EW_ROTATED ? (EW_HEAD_DIM & -EW_HEAD_DIM) : EW_ROTATED)
+#define EW_HEAVIEST (EW_OFFSET ? 255.0f : 127.0f) /* a weight of 8 bits; the first factor of vi_dot is signed without VNNI */
 #define EW_QUERIES ((EW_HEADS / EW_KV_HEADS)) /* query heads that share a KV head */
 #define EW_ITEM_TOKENS (24 / EW_QUERIES > 0 ? 24 / EW_QUERIES : 1)
 #define EW_ITEM_ROWS (EW_ITEM_TOKENS * EW_QUERIES)
@@ -46,15 +48,15 @@ typedef struct {
     float scores[EW_ITEM_ROWS][EW_SPLIT] EW_ALIGNED;
     float split[EW_ITEM_ROWS][EW_VALUE_DIM] EW_ALIGNED;
     float sum[EW_ITEM_ROWS][EW_VALUE_DIM] EW_ALIGNED;
+    float score_scale[EW_ITEM_ROWS]; /* takes a score to an exponent of 2; never 0 */
     float high[EW_ITEM_ROWS], weight[EW_ITEM_ROWS]; /* running maximum and sum of weights */
     uint8_t seen[EW_ITEM_ROWS];
     const uint8_t *heads[EW_SPLIT / EW_BLOCK]; /* the split's blocks */
 #if EW_KV == EW_KV_INT8
     int8_t query8[EW_ITEM_ROWS][EW_HEAD_ROUND] EW_ALIGNED;
     int32_t offset[EW_ITEM_ROWS];
-    float query_scale[EW_ITEM_ROWS];
-    int16_t weights[EW_ITEM_ROWS][EW_SPLIT] EW_ALIGNED; /* in units of `unit` */
-    float unit[EW_ITEM_ROWS];
+    uint8_t weights[EW_ITEM_ROWS][EW_SPLIT] EW_ALIGNED; /* times the values' scales, in units of the block */
+    float unit[EW_ITEM_ROWS][EW_SPLIT / EW_BLOCK];
 #else
     float query[EW_ITEM_ROWS][EW_KEY_DIM] EW_ALIGNED;
 #endif
@@ -100,7 +102,7 @@ EW_INLINE float ew_quantize_head(const int turn, const float *x, int8_t *q, int3
 EW_INLINE void ew_kv_write_head(uint8_t *head, int slot, const float *key, const float *value) {
 #if EW_KV == EW_KV_INT8
     int8_t q[EW_HEAD_ROUND] EW_ALIGNED;
-    uint8_t *values = head + EW_KEY_BYTES, *row = values + (size_t)(slot / 2) * EW_VALUE_DIM * 2 + slot % 2;
+    uint8_t *values = head + EW_KEY_BYTES, *row = values + (size_t)(slot / 4) * EW_VALUE_DIM * 4 + slot % 4;
     ((float *)(head + EW_KEY_DIM * EW_BLOCK))[slot] = ew_quantize_head(EW_HEAD_TURN, key, q, 0);
     for (int i = 0; i < EW_KEY_DIM; i += 4) {
         uint32_t four;
@@ -109,7 +111,7 @@ EW_INLINE void ew_kv_write_head(uint8_t *head, int slot, const float *key, const
         memcpy(head + (size_t)i * EW_BLOCK + slot * 4, &four, 4);
     }
     ((float *)(values + EW_BLOCK * EW_VALUE_DIM))[slot] = ew_quantize_head(1, value, q, 0);
-    for (int i = 0; i < EW_VALUE_DIM; i++) row[i * 2] = (uint8_t)q[i];
+    for (int i = 0; i < EW_VALUE_DIM; i++) row[i * 4] = (uint8_t)q[i];
 #elif EW_KV == EW_KV_BF16
     uint16_t *keys = (uint16_t *)head, *row = (uint16_t *)(head + EW_KEY_BYTES) + (size_t)slot * EW_VALUE_DIM;
     memset(row, 0, EW_VALUE_DIM * 2);
@@ -128,10 +130,10 @@ EW_INLINE void ew_kv_write_head(uint8_t *head, int slot, const float *key, const
 }
 
 /* Scores of `rows` queries against two vectors of positions of one block, from position `c` of it.
- * The scale of the scores and log2(e) are already in the query. */
+ * Where the cache is float, the scale of the scores and log2(e) are already in the query. */
 EW_INLINE void ew_scores(const int rows, const ew_attention_scratch *z, int row, const uint8_t *head, int c, float (*out)[EW_SPLIT], int at) {
 #if EW_KV == EW_KV_INT8
-    vi acc[rows][2];
+    vi acc[EW_ATTENTION_ROWS][2];
     EW_UNROLL
     for (int r = 0; r < rows; r++) acc[r][0] = acc[r][1] = vi_set1(z->offset[row + r]);
     for (int i = 0; i < EW_KEY_DIM; i += 4) {
@@ -148,11 +150,11 @@ EW_INLINE void ew_scores(const int rows, const ew_attention_scratch *z, int row,
     vf s0 = vf_load(scales), s1 = vf_load(scales + EW_LANES);
     EW_UNROLL
     for (int r = 0; r < rows; r++) {
-        vf_store(out[row + r] + at + c, vf_from_vi(acc[r][0]) * z->query_scale[row + r] * s0);
-        vf_store(out[row + r] + at + c + EW_LANES, vf_from_vi(acc[r][1]) * z->query_scale[row + r] * s1);
+        vf_store(out[row + r] + at + c, vf_from_vi(acc[r][0]) * s0);
+        vf_store(out[row + r] + at + c + EW_LANES, vf_from_vi(acc[r][1]) * s1);
     }
 #else
-    vf acc[rows][2];
+    vf acc[EW_ATTENTION_ROWS][2];
     EW_UNROLL
     for (int r = 0; r < rows; r++) acc[r][0] = acc[r][1] = vf_zero();
     for (int i = 0; i < EW_HEAD_DIM; i++) {
@@ -179,35 +181,44 @@ EW_INLINE void ew_scores(const int rows, const ew_attention_scratch *z, int row,
 }
 
 /* Values of the positions [skip * EW_BLOCK, visible) of a split, weighted and added up: `vectors` vectors from
- * `column` of `rows` rows. int8 values are multiplied by 16-bit weights in integers: a split's sum is at
- * most EW_SPLIT * 127 * 32767 < 2^31, so it is exact, and positions behind `visible` have the weight 0. */
+ * `column` of `rows` rows. int8 values are multiplied by 8-bit weights: a block's sum is exact in integers, and
+ * blocks are added in order. A position that a row does not see has the weight 0, a whole block the unit 0. */
 EW_INLINE void ew_weigh(const int rows, const int vectors, ew_attention_scratch *z, int row, int column, int skip, int visible) {
 #if EW_KV == EW_KV_INT8
-    vi acc[rows][vectors];
+    vf sum[EW_ATTENTION_ROWS][EW_WEIGHED];
+    vi acc[EW_ATTENTION_ROWS][EW_WEIGHED];
     EW_UNROLL
     for (int r = 0; r < rows; r++)
         EW_UNROLL
-        for (int v = 0; v < vectors; v++) acc[r][v] = vi_set1(0);
+        for (int v = 0; v < vectors; v++) sum[r][v] = vf_zero();
     for (int b = skip; b * EW_BLOCK < visible; b++) {
-        const uint8_t *values = z->heads[b] + EW_KEY_BYTES + column * 2;
-        for (int t = 0; t < EW_BLOCK; t += 2) {
-            vw value[vectors];
+        const uint8_t *values = z->heads[b] + EW_KEY_BYTES + column * 4;
+        EW_UNROLL
+        for (int r = 0; r < rows; r++)
             EW_UNROLL
-            for (int v = 0; v < vectors; v++) value[v] = vw_from_bytes(values + t * EW_VALUE_DIM + v * EW_LANES * 2);
+            for (int v = 0; v < vectors; v++) acc[r][v] = vi_set1(0);
+        for (int t = 0; t < EW_BLOCK; t += 4) {
+            vb value[EW_WEIGHED];
+            EW_UNROLL
+            for (int v = 0; v < vectors; v++) value[v] = vb_load(values + t * EW_VALUE_DIM + v * EW_LANES * 4);
             EW_UNROLL
             for (int r = 0; r < rows; r++) {
-                vw w = vw_set1(&z->weights[row + r][b * EW_BLOCK + t]);
+                vb w = vb_set1(&z->weights[row + r][b * EW_BLOCK + t]);
                 EW_UNROLL
-                for (int v = 0; v < vectors; v++) acc[r][v] = vi_dot16(acc[r][v], value[v], w);
+                for (int v = 0; v < vectors; v++) acc[r][v] = vi_dot(acc[r][v], w, value[v]);
             }
         }
+        EW_UNROLL
+        for (int r = 0; r < rows; r++)
+            EW_UNROLL
+            for (int v = 0; v < vectors; v++) sum[r][v] = vf_fma(vf_from_vi(acc[r][v]), vf_set1(z->unit[row + r][b]), sum[r][v]);
     }
     EW_UNROLL
     for (int r = 0; r < rows; r++)
         EW_UNROLL
-        for (int v = 0; v < vectors; v++) vf_store(z->split[row + r] + column + v * EW_LANES, vf_from_vi(acc[r][v]) * z->unit[row + r]);
+        for (int v = 0; v < vectors; v++) vf_store(z->split[row + r] + column + v * EW_LANES, sum[r][v]);
 #else
-    vf acc[rows][vectors];
+    vf acc[EW_ATTENTION_ROWS][EW_WEIGHED];
     EW_UNROLL
     for (int r = 0; r < rows; r++)
         EW_UNROLL
@@ -215,7 +226,7 @@ EW_INLINE void ew_weigh(const int rows, const int vectors, ew_attention_scratch 
     for (int b = skip; b * EW_BLOCK < visible; b++) {
         const int end = visible - b * EW_BLOCK < EW_BLOCK ? visible - b * EW_BLOCK : EW_BLOCK;
         for (int t = 0; t < end; t++) {
-            vf value[vectors];
+            vf value[EW_WEIGHED];
             EW_UNROLL
             for (int v = 0; v < vectors; v++) {
                 const size_t i = (size_t)t * EW_VALUE_DIM + column + v * EW_LANES;
@@ -253,36 +264,52 @@ EW_INLINE void ew_weigh(const int rows, const int vectors, ew_attention_scratch 
     }
 
 /* Scores of one row become weights, e to the power of their distance from the row's maximum in this
- * split; returns the sum of weights and leaves the maximum in `high`. */
+ * split; returns the sum of weights and leaves the maximum in `high`. The row sees the positions `first` to `last`
+ * of the split. */
 static float ew_soften(ew_attention_scratch *z, int r, int first, int last, int begin, int end, float *high) {
     float *s = z->scores[r];
     vf most = vf_set1(-__builtin_inff()), total = vf_zero();
     for (int i = begin; i < end; i += EW_LANES) {
-        vi t = vi_lanes() + i;
-        vf v = vf_select((t <= last) & (t >= first), vf_load(s + i), vf_set1(-__builtin_inff()));
+        vf v = vf_load(s + i);
+        if (i < first || i + EW_LANES - 1 > last) {
+            vi t = vi_lanes() + i;
+            v = vf_select((t <= last) & (t >= first), v, vf_set1(-__builtin_inff()));
+            vf_store(s + i, v);
+        }
         most = vf_max(most, v);
-        vf_store(s + i, v);
     }
-    *high = vf_maximum(most);
+    const float scale = z->score_scale[r], top = vf_maximum(most) * scale;
+    *high = top;
 #if EW_KV == EW_KV_INT8
-    vf heaviest = vf_zero();
-#endif
+    for (int b = begin / EW_BLOCK; b * EW_BLOCK < end; b++) {
+        const float *scales = (const float *)(z->heads[b] + EW_KEY_BYTES + EW_BLOCK * EW_VALUE_DIM);
+        vf w[EW_BLOCK / EW_LANES], heaviest = vf_zero();
+        EW_UNROLL
+        for (int v = 0; v < EW_BLOCK / EW_LANES; v++) {
+            const int i = b * EW_BLOCK + v * EW_LANES;
+            w[v] = vf_exp2_8(vf_fma(vf_load(s + i), vf_set1(scale), vf_set1(-top)));
+            total += w[v];
+            w[v] *= vf_load(scales + v * EW_LANES);
+            if (i < first || i + EW_LANES - 1 > last) { /* what was never written may be a NaN */
+                vi t = vi_lanes() + i;
+                w[v] = vf_select((t <= last) & (t >= first), w[v], vf_zero());
+            }
+            heaviest = vf_max(heaviest, w[v]);
+        }
+        const float heavy = vf_maximum(heaviest), units = heavy > 0 ? EW_HEAVIEST / heavy : 0.0f;
+        z->unit[r][b] = heavy * (1 / EW_HEAVIEST);
+        EW_UNROLL
+        for (int v = 0; v < EW_BLOCK / EW_LANES; v++) vi_store_bytes((int8_t *)z->weights[r] + b * EW_BLOCK + v * EW_LANES, vi_from_vf(w[v] * units));
+    }
+    return vf_sum(total);
+#else
     for (int i = begin; i < end; i += EW_LANES) {
-        vf w = vf_exp2(vf_load(s + i) - *high);
+        vf w = vf_exp2(vf_load(s + i) * scale - top);
         total += w;
-#if EW_KV == EW_KV_INT8
-        const float *scales = (const float *)(z->heads[i / EW_BLOCK] + EW_KEY_BYTES + EW_BLOCK * EW_VALUE_DIM) + i % EW_BLOCK;
-        w = vf_select(vf_gt(w, vf_zero()), w * vf_load(scales), vf_zero());
-        heaviest = vf_max(heaviest, w);
-#endif
         vf_store(s + i, w);
     }
-#if EW_KV == EW_KV_INT8
-    const float heavy = vf_maximum(heaviest), scale = heavy > 0 ? 32767.0f / heavy : 0.0f;
-    z->unit[r] = heavy / 32767.0f + vf_sum(total) * 0.0f;
-    for (int i = begin; i < end; i += EW_LANES) vi_store_shorts(z->weights[r] + i, vi_from_vf(vf_load(s + i) * scale));
-#endif
     return vf_sum(total);
+#endif
 }
 
 /* One split: scores, maximum, weights, weighted values; merged into the running result. `base` is the
@@ -305,8 +332,8 @@ EW_INLINE void ew_attend_split(ew_attention_scratch *z, uint8_t *pool, size_t bl
         weight[r] = ew_soften(z, r, z->seen[r] ? first : EW_SPLIT, last, skip * EW_BLOCK, blocks * EW_BLOCK, &high[r]);
     }
     int column = 0;
-    for (; column + 4 * EW_LANES <= EW_VALUE_DIM; column += 4 * EW_LANES) {
-#define EW_CALL(N) ew_weigh(N, 4, z, row, column, skip, visible)
+    for (; column + EW_WEIGHED * EW_LANES <= EW_VALUE_DIM; column += EW_WEIGHED * EW_LANES) {
+#define EW_CALL(N) ew_weigh(N, EW_WEIGHED, z, row, column, skip, visible)
         EW_BY_ROWS(rows, EW_CALL)
 #undef EW_CALL
     }
@@ -344,10 +371,12 @@ EW_NOINLINE void ew_attend(ew_attention_scratch *z, uint8_t *pool, size_t block_
             z->weight[r] = 0;
             z->high[r] = 0;
 #if EW_KV == EW_KV_INT8
-            z->query_scale[r] = ew_quantize_head(EW_HEAD_TURN, x, z->query8[r], &z->offset[r]) * (scale * EW_LOG2E / EW_HEAD_TURN);
+            const float query = ew_quantize_head(EW_HEAD_TURN, x, z->query8[r], &z->offset[r]);
+            z->score_scale[r] = query == 0 ? EW_LOG2E : query * (scale * EW_LOG2E / EW_HEAD_TURN);
             z->offset[r] *= -EW_OFFSET;
 #else
             for (int d = 0; d < EW_HEAD_DIM; d++) z->query[r][d] = x[d] * (scale * EW_LOG2E);
+            z->score_scale[r] = 1;
 #endif
         }
     memset(z->sum, 0, (size_t)rows * sizeof z->sum[0]);

@@ -74,7 +74,7 @@ EW_INLINE vi vi_load(const int32_t *p) { vi v; memcpy(&v, p, sizeof v); return v
 EW_INLINE void vi_store(int32_t *p, vi v) { memcpy(p, &v, sizeof v); }
 EW_INLINE vb vb_load(const void *p) { vb v; memcpy(&v, p, sizeof v); return v; }
 EW_INLINE vf vf_zero(void) { return (vf){0}; }
-EW_INLINE vf vf_set1(float x) { return (vf){0} + x; }
+EW_INLINE vf vf_set1(float x) { return x - (vf){0}; } /* not 0 + x, which is another number for -0 */
 EW_INLINE vi vi_set1(int32_t x) { return (vi){0} + x; }
 EW_INLINE vf vf_bits(vi v) { return (vf)v; }
 EW_INLINE vi vi_bits(vf v) { return (vi)v; }
@@ -240,11 +240,21 @@ EW_INLINE int32_t vi_sum(vi v) {
     return v[0];
 }
 
-/* 2^x for x <= 0 (and a little above); below -126 the result is 0.
- * Range reduction to [-0.5, 0.5] and a degree-6 Taylor polynomial of 2^r: relative error under 4e-8 of the exact. */
+/* p * 2^n for whole n; something under 2^-126 where the result would be */
+EW_INLINE vf vf_scale(vf p, vf n) {
+#if defined(EW_ISA_AVX512)
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+    vi tiny = vf_gt(vf_set1(-126.0f), n);
+    n = vf_select(tiny, vf_set1(-126.0f), n);
+    return vf_select(tiny, vf_zero(), vf_bits(vi_bits(p) + (vi_from_vf(n) << 23)));
+#endif
+}
+/* 2^x for x <= 0 (and a little above), by range reduction to [-0.5, 0.5] and a polynomial. vf_exp2 is a degree-6
+ * Taylor series: relative error under 4e-8 of the exact, but below -126 it may be any number under 2^-126. vf_exp2_8 is what
+ * 8-bit weights need: degree 4, fitted, relative error under 4e-6. A NaN stays one. */
 EW_INLINE vf vf_exp2(vf x) {
-    vi tiny = vf_gt(vf_set1(-126.0f), x);
-    x = vf_select(tiny, vf_set1(-126.0f), x);
+    x = vf_max(vf_set1(-200.0f), x);
     vf n = vf_round(x), r = x - n;
     vf p = vf_set1(1.5403530e-4f);
     p = vf_fma(p, r, vf_set1(1.3333558e-3f));
@@ -253,8 +263,17 @@ EW_INLINE vf vf_exp2(vf x) {
     p = vf_fma(p, r, vf_set1(2.4022651e-1f));
     p = vf_fma(p, r, vf_set1(6.9314718e-1f));
     p = vf_fma(p, r, vf_set1(1.0f));
-    p = vf_bits(vi_bits(p) + (vi_from_vf(n) << 23));
-    return vf_select(tiny, vf_zero(), p);
+    return vf_scale(p, n);
+}
+EW_INLINE vf vf_exp2_8(vf x) {
+    x = vf_max(vf_set1(-200.0f), x);
+    vf n = vf_round(x), r = x - n;
+    vf p = vf_set1(9.5828500e-3f);
+    p = vf_fma(p, r, vf_set1(5.5906430e-2f));
+    p = vf_fma(p, r, vf_set1(2.4024099e-1f));
+    p = vf_fma(p, r, vf_set1(6.9312419e-1f));
+    p = vf_fma(p, r, vf_set1(1.0f));
+    return vf_scale(p, n);
 }
 
 #define EW_LOG2E 1.44269504f

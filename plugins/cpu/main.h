@@ -95,7 +95,8 @@ static void ew_run_tiles(ew_engine *e, ew_step *p, int thread) {
     const int tokens = p->batch.tokens, n = e->options.threads;
     const int tiles = n * ((tokens + n * EW_TILE - 1) / (n * EW_TILE)), units = (tokens + 15) / 16;
     for (int phase = 0; phase < EW_PHASES; phase++) {
-        for (int k; (k = atomic_fetch_add(&p->begun[phase], 1)) < tiles;) {
+        /* the last tokens first: they attend to the most, and what is long should not begin late */
+        for (int k; (k = tiles - 1 - atomic_fetch_add(&p->begun[phase], 1)) >= 0;) {
             const int first = (int)((int64_t)units * k / tiles) * 16, end = (int)((int64_t)units * (k + 1) / tiles) * 16;
             const ew_span s = ew_tile_span(e, thread, first, (end < tokens ? end : tokens) - first);
             for (int i = ew_phase_starts[phase]; i < ew_phase_starts[phase + 1]; i++) ew_stages[i].run(e, p, &s, ew_stages[i].iteration, phase);

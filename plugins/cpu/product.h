@@ -29,7 +29,7 @@ EW_INLINE void ew_rows_q8(const int group, const int rows, const uint8_t *panel,
         for (int v = 0; v < EW_VECTORS; v++) out[r][v] = vf_zero();
     for (int g = 0; g < groups; g++) {
         const uint8_t *w = panel + EW_PANEL * 2;
-        vi acc[rows * chains][EW_VECTORS];
+        vi acc[EW_MAX_ROWS][EW_VECTORS];
         EW_UNROLL
         for (int r = 0; r < rows; r++) {
             int32_t start = 0;
@@ -75,7 +75,7 @@ EW_INLINE void ew_rows_q8(const int group, const int rows, const uint8_t *panel,
 }
 
 EW_INLINE void ew_rows_f32(const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
-    vf sum[rows][EW_VECTORS];
+    vf sum[EW_MAX_ROWS][EW_VECTORS];
     EW_UNROLL
     for (int r = 0; r < rows; r++)
         EW_UNROLL
@@ -100,7 +100,7 @@ EW_INLINE void ew_rows_f32(const int rows, const uint8_t *panel, int k, const ui
 
 /* Two chains, even and odd k, added at the end: the pairs lie side by side in one 32-bit lane. */
 EW_INLINE void ew_rows_bf16(const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
-    vf even[rows][EW_VECTORS], odd[rows][EW_VECTORS];
+    vf even[EW_MAX_ROWS][EW_VECTORS], odd[EW_MAX_ROWS][EW_VECTORS];
     EW_UNROLL
     for (int r = 0; r < rows; r++)
         EW_UNROLL

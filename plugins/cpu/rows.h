@@ -5,6 +5,7 @@
 #include "gemm.h"
 #include "hadamard.h"
 
+#define EW_MAX_GROUP 256
 #define EW_UNTURN 0.125f /* 1 / sqrt(EW_ROTATED), which scales a rotation */
 #define EW_ROW(type, base, stride, row) ((type *)((base) + (size_t)(row) * (stride)))
 
@@ -33,44 +34,45 @@ EW_NOINLINE __attribute__((unused)) void ew_rms_norm(const uint8_t *x, size_t x_
  * the row's layout. `k` is padded to whole groups, `n` floats are there. A group that holds a NaN or an infinity
  * gets a scale of NaN, so that a broken row shows in its own logits instead of turning into finite nonsense. */
 EW_INLINE void ew_quantize_row(const int group, const int rotation, const float *x, uint8_t *y, int n, int k) {
-    const int groups = k / group, step = rotation ? EW_ROTATED : EW_LANES;
+    const int groups = k / group;
     for (int g = 0; g < groups; g++) {
-        float turned[group] EW_ALIGNED;
+        vf turned[EW_MAX_GROUP / EW_LANES]; /* as many as the group has are used */
         vf most = vf_zero(), check = vf_zero();
-        for (int at = 0; at < group; at += step) {
-            const int left = n - g * group - at;
-            const float *from = x + g * group + at;
-            float padded[step] EW_ALIGNED;
-            if (left < step) {
-                memset(padded, 0, sizeof padded);
-                if (left > 0) memcpy(padded, from, (size_t)left * 4);
-                from = padded;
-            }
-            vf v[step / EW_LANES];
+        const float *from = x + g * group;
+        float padded[EW_MAX_GROUP] EW_ALIGNED;
+        if ((g + 1) * group > n) {
+            memset(padded, 0, sizeof padded);
+            memcpy(padded, from, (size_t)(n - g * group) * 4);
+            from = padded;
+        }
+        EW_UNROLL
+        for (int i = 0; i < group / EW_LANES; i++) turned[i] = vf_load(from + i * EW_LANES);
+        if (rotation)
             EW_UNROLL
-            for (int i = 0; i < step / EW_LANES; i++) v[i] = vf_load(from + i * EW_LANES);
-            if (rotation) ew_hadamard(v, rotation);
-            EW_UNROLL
-            for (int i = 0; i < step / EW_LANES; i++) {
-                most = vf_max(most, vf_abs(v[i]));
-                check += v[i] * 0.0f;
-                vf_store(turned + at + i * EW_LANES, v[i]);
-            }
+            for (int i = 0; i < group / EW_LANES; i += EW_ROTATED / EW_LANES) ew_hadamard(turned + i, rotation);
+        EW_UNROLL
+        for (int i = 0; i < group / EW_LANES; i++) {
+            most = vf_max(most, vf_abs(turned[i]));
+            check += turned[i] * 0.0f;
         }
         const float high = vf_maximum(most), broken = vf_sum(check);
         const int finite = broken == broken;
-        const float inverse = high > 0 && finite ? 127.0f / high : 0.0f;
+        const float inverse = high > 0 ? 127.0f / high : 0.0f;
         const float scale = (rotation ? high * EW_UNTURN : high) / 127.0f + broken;
         int8_t *q = (int8_t *)y + g * group;
         vi sum = vi_set1(0);
         EW_UNROLL
-        for (int i = 0; i < group; i += EW_LANES) {
-            vi rounded = vi_from_vf(finite ? vf_load(turned + i) * inverse : vf_zero());
+        for (int i = 0; i < group / EW_LANES; i++) {
+            vi rounded = vi_from_vf(turned[i] * inverse);
             sum += rounded;
-            vi_store_bytes(q + i, rounded);
+            vi_store_bytes(q + i * EW_LANES, rounded);
         }
         memcpy(y + k + 4 * g, &scale, 4);
-        const int32_t total = -EW_OFFSET * vi_sum(sum);
+        int32_t total = -EW_OFFSET * vi_sum(sum);
+        if (!finite) { /* whatever a conversion makes of a NaN */
+            memset(q, 0, (size_t)group);
+            total = 0;
+        }
         memcpy(y + k + 4 * (groups + g), &total, 4);
     }
 }
