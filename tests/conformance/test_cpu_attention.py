@@ -73,7 +73,7 @@ class Cache:
         return out
 
     def expected(self, q: npt.NDArray[np.float32], start: int, window: int) -> Any:
-        """Attention in f64 over the rounded cache; with int8, queries and weights are rounded too."""
+        """Attention in f64 over the rounded cache; int8 rounds queries and weights too."""
         keys = round_keys(self.keys, self.kv).astype(np.float64)
         values = round_kv(self.values, self.kv).astype(np.float64)
         queries = round_keys(q, self.kv) if self.kv == "int8" else q
