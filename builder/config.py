@@ -10,11 +10,13 @@ from typing import Any
 from ..runtime.errors import InputError
 from .model_config import ModelConfig
 
-WEIGHT_FORMATS = ("f32", "bf16", "int8")
+WEIGHT_FORMATS = ("f32", "bf16", "int8", "int4")
+HEAD_FORMATS = ("f32", "bf16", "int8")
 KV_DTYPES = ("f32", "bf16", "int8")
 GROUPS = (64, 128, 192, 256)
 TARGETS = ("cpu",)
 DEFAULT_SEQ_LEN_CAP = 8192
+_EIGHT_BITS = {"int4": "int8"}  # what goes with weights of fewer bits by default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +27,7 @@ class BuildConfig:
     isa: str | None = None  # the target's name of an instruction set; None: this machine's
     weights: str = "int8"
     head_weights: str | None = None  # format of the logits' weight; None: as the others
-    group: int = (
-        64  # int8: elements along k, of weights and activations, that share a scale, at most
-    )
+    group: int = 256  # int8: elements along k that share a scale, at most
     kv_dtype: str | None = None  # None: as the weights
     max_batch_size: int = 64  # sequences in a step
     max_num_tokens: int = 2048  # tokens in a step
@@ -38,7 +38,7 @@ class BuildConfig:
     def __post_init__(self) -> None:
         _one_of("target", self.target, TARGETS)
         _one_of("weights", self.weights, WEIGHT_FORMATS)
-        _one_of("head_weights", self.head_weights, (None, *WEIGHT_FORMATS))
+        _one_of("head_weights", self.head_weights, (None, *HEAD_FORMATS))
         _one_of("group", self.group, GROUPS)
         _one_of("kv_dtype", self.kv_dtype, (None, *KV_DTYPES))
         _one_of("self_check", self.self_check, (True, False))
@@ -59,12 +59,12 @@ class BuildConfig:
     @property
     def head_format(self) -> str:
         """The format of the logits' weight."""
-        return self.head_weights or self.weights
+        return self.head_weights or _EIGHT_BITS.get(self.weights, self.weights)
 
     @property
     def kv_format(self) -> str:
         """The type of the KV cache's elements."""
-        return self.kv_dtype or self.weights
+        return self.kv_dtype or _EIGHT_BITS.get(self.weights, self.weights)
 
     @property
     def seq_len(self) -> int:

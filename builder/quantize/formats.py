@@ -13,9 +13,10 @@ class QuantFormat:
 
     name: str
     bits: int
-    scale_bits: int = 0  # of a group's scale; 0: the format has none
+    scale_bits: int = 0  # of a group's scale, and of its minimum if there is one; 0: there are none
     quantizes_activations: bool = False  # products run on integers, so activations are rounded too
     rotation: int = 0  # elements that are rotated together before they are rounded; 0: none are
+    fixed_group: int = 0  # the only group that the format has; 0: it is chosen
 
     def bytes(self, elements: int, group: int) -> int:
         """Bytes that `elements` take with one scale every `group` of them."""
@@ -27,8 +28,8 @@ class QuantFormat:
 
         A row is padded to whole blocks, never to whole groups; 0 for a format without scales.
         """
-        if not self.scale_bits:
-            return 0
+        if not self.scale_bits or self.fixed_group:
+            return self.fixed_group
         blocks = -(-columns // self.rotation)
         most = max(1, limit // self.rotation)
         return self.rotation * max(n for n in range(1, most + 1) if blocks % n == 0)
@@ -38,4 +39,5 @@ FORMATS = {
     "f32": QuantFormat("f32", 32),
     "bf16": QuantFormat("bf16", 16),
     "int8": QuantFormat("int8", 8, scale_bits=16, quantizes_activations=True, rotation=BLOCK),
+    "int4": QuantFormat("int4", 4, scale_bits=32, quantizes_activations=True, fixed_group=32),
 }

@@ -74,7 +74,7 @@ EW_INLINE void ew_epilogue(const int rows, const int kind, const ew_product *m, 
 #define EW_BLOCK_CASE(N, FORMAT, GROUP, THEN)                                                           \
     case N: {                                                                                    \
         vf y[N][EW_VECTORS];                                                                     \
-        if (b == 0) ew_rows(FORMAT, GROUP, N, panel, m->k, x, m->x_stride, y, 1);                \
+        if (b == 0) ew_rows(FORMAT, GROUP, N, panel, m->k, x, m->x_stride, y, N >= EW_PREFETCH_ROWS); \
         else ew_rows(FORMAT, GROUP, N, panel, m->k, x, m->x_stride, y, 0);                       \
         THEN(N);                                                                                 \
         break;                                                                                   \

@@ -89,6 +89,20 @@ EW_INLINE vf vf_from_bf16(const uint16_t *p) {
     memcpy(&v, p, sizeof v);
     return vf_bits((vi)(__builtin_convertvector(v, vu) << 16));
 }
+/* half precision: exponent and mantissa moved into place, and the exponents' biases made equal by an exact product */
+EW_INLINE vf vf_from_f16(const uint16_t *p) {
+#if defined(EW_ISA_AVX512)
+    return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+#elif defined(EW_ISA_AVX2)
+    return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+#else
+    vh v;
+    memcpy(&v, p, sizeof v);
+    vu h = __builtin_convertvector(v, vu);
+    vf size = vf_bits((vi)((h & 0x7fff) << 13)) * 0x1p112f;
+    return vf_bits(vi_bits(size) | (vi)((h & 0x8000) << 16));
+#endif
+}
 EW_INLINE float ew_bf16_to_f32(uint16_t h) { uint32_t u = (uint32_t)h << 16; float f; memcpy(&f, &u, 4); return f; }
 /* round to nearest, ties to even; inputs are finite */
 EW_INLINE uint16_t ew_f32_to_bf16(float f) { uint32_t u; memcpy(&u, &f, 4); return (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16); }

@@ -68,12 +68,15 @@ EW_INLINE void ew_quantize_row(const int group, const int rotation, const float 
             vi_store_bytes(q + i * EW_LANES, rounded);
         }
         memcpy(y + k + 4 * g, &scale, 4);
-        int32_t total = -EW_OFFSET * vi_sum(sum);
+        int32_t total = vi_sum(sum);
         if (!finite) { /* whatever a conversion makes of a NaN */
             memset(q, 0, (size_t)group);
             total = 0;
         }
-        memcpy(y + k + 4 * (groups + g), &total, 4);
+        const int32_t offset = -EW_OFFSET * total;
+        const float scaled = (float)total * scale;
+        if (rotation) memcpy(y + k + 4 * (groups + g), &offset, 4);
+        else memcpy(y + k + 4 * (groups + g), &scaled, 4);
     }
 }
 #define EW_DEFINE_QUANTIZE(NAME, GROUP, ROTATION)                                                \

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
-FORMATS = click.Choice(["f32", "bf16", "int8"])
+EIGHT_BITS = click.Choice(["f32", "bf16", "int8"])  # the builder is not imported to print help
+FORMATS = click.Choice([*EIGHT_BITS.choices, "int4"])
 
 
 @click.command(name="build")
@@ -28,8 +29,8 @@ FORMATS = click.Choice(["f32", "bf16", "int8"])
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="ENGINE")
 @click.option("--name", help="The model's name for clients; the output's folder name by default.")
 @click.option("--quant", "weights", type=FORMATS, help="Format of the weights; int8 by default.")
-@click.option("--head-quant", "head_weights", type=FORMATS, help="Format of the output head.")
-@click.option("--kv-dtype", type=FORMATS, help="Format of keys and values; follows --quant.")
+@click.option("--head-quant", "head_weights", type=EIGHT_BITS, help="Format of the output head.")
+@click.option("--kv-dtype", type=EIGHT_BITS, help="Format of keys and values; follows --quant.")
 @click.option("--group", type=int, help="int8: elements along k that share a scale, at most.")
 @click.option("--isa", help="Instruction set to compile for; this machine's by default.")
 @click.option("--max-batch-size", type=int, help="Sequences in a step.")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enginewright.builder.config import GROUPS, KV_DTYPES, WEIGHT_FORMATS, BuildConfig
+from enginewright.builder.config import GROUPS, HEAD_FORMATS, KV_DTYPES, WEIGHT_FORMATS, BuildConfig
 from enginewright.runtime.errors import InputError
 from tests.support.tiny import make_tiny_config
 
@@ -16,7 +16,7 @@ CONFIGS = st.builds(
     BuildConfig,
     isa=st.none() | st.just("avx512"),
     weights=st.sampled_from(WEIGHT_FORMATS),
-    head_weights=st.none() | st.sampled_from(WEIGHT_FORMATS),
+    head_weights=st.none() | st.sampled_from(HEAD_FORMATS),
     group=st.sampled_from(GROUPS),
     kv_dtype=st.none() | st.sampled_from(KV_DTYPES),
     max_batch_size=st.integers(1, 100),
@@ -28,9 +28,10 @@ CONFIGS = st.builds(
 
 BAD: list[tuple[str, Any, str]] = [
     ("target", "tpu", "allowed are cpu"),
-    ("weights", "int3", "allowed are f32, bf16, int8"),
-    ("weights", None, "allowed are f32, bf16, int8"),
+    ("weights", "int3", "allowed are f32, bf16, int8, int4"),
+    ("weights", None, "allowed are f32, bf16, int8, int4"),
     ("head_weights", "fp4", "allowed are nothing, f32, bf16, int8"),
+    ("head_weights", "int4", "allowed are nothing, f32, bf16, int8"),
     ("group", 33, "allowed are 64, 128, 192, 256"),
     ("group", 64.0, "allowed are 64, 128, 192, 256"),
     ("kv_dtype", "f64", "allowed are nothing, f32"),

@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from enginewright.builder import reference_ops
 from enginewright.builder.quantize.weight_only import fake_quantize
 from enginewright.builder.reference_ops import QuantizedRows, quantize
-from tests.support.cpu_kernels import FORMATS, GROUP, ROTATION, Kernels, address, padded
+from tests.support.cpu_kernels import (
+    FORMAT_GROUPS,
+    FORMATS,
+    GROUP,
+    ROTATION,
+    Kernels,
+    address,
+    padded,
+)
 
 rms_norm: Any = reference_ops.rms_norm  # called with doubles here
 silu: Any = reference_ops.silu
@@ -30,25 +38,27 @@ def random(*shape: int, seed: int = 0) -> npt.NDArray[np.float32]:
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
 
 
-def dequantize(kernels: Kernels, rows: npt.NDArray[np.uint8], k: int) -> npt.NDArray[np.float32]:
+def dequantize(
+    rows: npt.NDArray[np.uint8], k: int, group: int, rotation: int
+) -> npt.NDArray[np.float32]:
     """What quantized rows stand for, as numpy reads them."""
-    scales = np.ascontiguousarray(rows[:, k:]).view(np.float32)[:, : k // GROUP]
+    scales = np.ascontiguousarray(rows[:, k:]).view(np.float32)[:, : k // group]
     values = np.ascontiguousarray(rows[:, :k]).view(np.int8)
-    return QuantizedRows(values, scales, GROUP, k, ROTATION).dequantize()
+    return QuantizedRows(values, scales, group, k, rotation).dequantize()
 
 
 def seen_by_product(
     kernels: Kernels, x: npt.NDArray[np.float32], weight: npt.NDArray[np.float32], format: str
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Activations and weights as a product in that format sees them."""
-    if format == "int8":
-        k = -(-x.shape[1] // GROUP) * GROUP
+    group, rotation = FORMAT_GROUPS[format]
+    if group:
+        k = -(-x.shape[1] // group) * group
         # the kernel's own: a tie may be rounded either way, and rotated rows have many alike
-        x = dequantize(kernels, kernels.quantize(x), k)
+        x = dequantize(kernels.quantize(x, format), k, group, rotation)
         # padding takes part: what rounding leaves there on both sides is multiplied too
-        weight = fake_quantize(padded(weight, k), format, GROUP, ROTATION)
-    else:
-        weight = fake_quantize(weight, format, 0)
+        weight = padded(weight, k)
+    weight = fake_quantize(weight, format, group, rotation)
     return x.astype(np.float64), weight.astype(np.float64)
 
 
@@ -133,6 +143,18 @@ def test_quantization(kernels: Kernels, rows: int, n: int, zeros: bool) -> None:
     np.testing.assert_array_equal(sums, -kernels.level.offset * totals)
 
 
+def test_rows_for_int4_weights(kernels: Kernels) -> None:
+    x = random(3, 75)
+    expected = quantize(x, {"group": 32, "rotation": 0})
+    found = kernels.quantize(x, "int4")
+    values = found[:, :96].view(np.int8)
+    facts = np.ascontiguousarray(found[:, 96:]).view(np.float32)
+    assert np.abs(values.astype(int) - expected.values).max() <= 1
+    np.testing.assert_allclose(facts[:, :3], expected.scales, rtol=2e-7)
+    sums = values.astype(np.float32).reshape(3, 3, 32).sum(axis=2) * facts[:, :3]
+    np.testing.assert_array_equal(facts[:, 3:], sums)
+
+
 @pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
 def test_a_group_that_is_not_finite_has_a_scale_of_nan(kernels: Kernels, broken: float) -> None:
     for place in (0, 127, 128, 140, 255, 256, 269):
@@ -148,10 +170,10 @@ def test_a_group_that_is_not_finite_has_a_scale_of_nan(kernels: Kernels, broken:
 def test_rows_outside_a_range_are_not_written(kernels: Kernels) -> None:
     x = random(5, 64)
     everything = kernels.quantize(x)
-    some = kernels.quantize(x, 1, 3)
+    some = kernels.quantize(x, first=1, last=3)
     np.testing.assert_array_equal(some[1:3], everything[1:3])
     assert (some[[0, 3, 4]] == 0xA5).all()
-    assert (kernels.quantize(x, 2, 2) == 0xA5).all()
+    assert (kernels.quantize(x, first=2, last=2) == 0xA5).all()
 
 
 @few_examples

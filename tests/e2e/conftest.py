@@ -63,6 +63,12 @@ def smollm2_engine(checkpoint: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def smollm2_int4_engine(checkpoint: Path) -> Path:
+    """SmolLM2-135M in int4, with an int8 head."""
+    return build_engine("int4")
+
+
+@pytest.fixture(scope="session")
 def smollm2_f32_engine(checkpoint: Path) -> Path:
     """SmolLM2-135M in f32."""
     return build_engine("f32")

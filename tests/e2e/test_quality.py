@@ -21,7 +21,7 @@ from .texts.prompts import PROMPTS
 
 TEXTS = Path(__file__).parent / "texts"
 NEW_TOKENS = 64
-INT8_KL_LIMIT = 0.0035
+KL_LIMIT = 0.0035
 ROWS = 32
 WINDOW = 512  # tokens of a text that are scored together
 
@@ -102,18 +102,22 @@ def test_f32_engine_and_reference_choose_the_same_tokens(
             assert found.tolist() == ids[len(prompt) :], PROMPTS[number]
 
 
+@pytest.mark.parametrize("engine", ["smollm2_engine", "smollm2_int4_engine"])
 @pytest.mark.parametrize("name", ["kl_text.txt", "ordinary.txt"])
-def test_int8_engine_is_close_to_f32(
+def test_quantized_engine_is_close_to_f32(
     name: str,
-    smollm2_engine: Path,
+    engine: str,
     smollm2_f32_engine: Path,
+    request: pytest.FixtureRequest,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    ids = Tokenizer(smollm2_engine / "tokenizer").encode((TEXTS / name).read_text())
+    """int4 too: the checkpoint's own weights have 4 bits."""
+    quantized: Path = request.getfixturevalue(engine)
+    ids = Tokenizer(quantized / "tokenizer").encode((TEXTS / name).read_text())
     windows = [ids[start : start + WINDOW] for start in range(0, len(ids), WINDOW)]
     kl, positions = mean_kl(
-        engine_logits(smollm2_f32_engine, windows), engine_logits(smollm2_engine, windows)
+        engine_logits(smollm2_f32_engine, windows), engine_logits(quantized, windows)
     )
     with capsys.disabled():
-        print(f"\nint8 against f32, {name}: mean KL {kl:.5f} over {positions} positions")
-    assert kl <= INT8_KL_LIMIT
+        print(f"\n{quantized.name}, {name}: mean KL {kl:.5f} over {positions} positions")
+    assert kl <= KL_LIMIT

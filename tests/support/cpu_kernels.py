@@ -23,8 +23,9 @@ Float32 = npt.NDArray[np.float32]
 
 SOURCES = Path(__file__).parent / "kernels"
 GROUP, ROTATION = 128, 64  # as kernels/kernels.c has them
+FORMAT_GROUPS = {"f32": (0, 0), "bf16": (0, 0), "int8": (GROUP, ROTATION), "int4": (32, 0)}
 HEADS, KV_HEADS, HEAD_DIM = 6, 2, 22  # as kernels/attend.inc has them
-FORMATS = ("f32", "bf16", "int8")
+FORMATS = ("f32", "bf16", "int8", "int4")
 
 
 class Product(ctypes.Structure):
@@ -80,16 +81,15 @@ class Kernels:
         Returns whole panels of columns, [rows, padded]; columns that were not computed are `guard`.
         """
         packed = Weight("w", weight.shape, lambda: weight)
-        if format == "int8":
-            packed.group, packed.rotation = GROUP, ROTATION
         packed.format = format
+        packed.group, packed.rotation = FORMAT_GROUPS[format]
         layout = plan_panels(packed, self.level, swiglu)
         data = np.concatenate(
             [piece.view(np.uint8).ravel() for piece in pack(packed, layout, self.level)]
         )
         data = np.concatenate([data, np.zeros(8192, np.uint8)])  # prefetches run ahead
         rows, width = len(x), layout.panels * self.level.panel // (2 if swiglu else 1)
-        operand = self.quantize(x) if layout.format == "int8" else np.ascontiguousarray(x)
+        operand = self.quantize(x, format) if packed.group else np.ascontiguousarray(x)
         out = np.full((rows, width), guard, np.float32)
         add = None if residual is None else padded(residual, width)
         offsets = None if bias is None else self._bias(bias, layout.panels, swiglu)
@@ -123,13 +123,15 @@ class Kernels:
         return np.ascontiguousarray(np.concatenate(parts, axis=1)).ravel()
 
     def quantize(
-        self, x: Float32, first: int = 0, last: int | None = None
+        self, x: Float32, format: str = "int8", first: int = 0, last: int | None = None
     ) -> npt.NDArray[np.uint8]:
-        """Quantize rows as product.h lays them out; rows outside the range are all 0xA5."""
+        """Quantize rows for weights of `format`; rows outside the range are all 0xA5."""
         rows, n = x.shape
-        k = -(-n // GROUP) * GROUP
-        out = np.full((rows, k + 8 * (k // GROUP)), 0xA5, np.uint8)
-        self.row_op("quantize", x, out, c_int32(n), c_int32(k), first=first, last=last)
+        group = FORMAT_GROUPS[format][0]
+        k = -(-n // group) * group
+        out = np.full((rows, k + 8 * (k // group)), 0xA5, np.uint8)
+        name = "quantize" if format == "int8" else "quantize_plain"
+        self.row_op(name, x, out, c_int32(n), c_int32(k), first=first, last=last)
         return out
 
     def row_op(

@@ -23,7 +23,7 @@ def emit(program: Program) -> str:
         '#include "main.h"',
         "",
     ]
-    parts += [f"EW_DEFINE_QUANTIZE({g}, {g}, {r})" for g, r in sorted(program.quantizers)]
+    parts += [f"EW_DEFINE_QUANTIZE({g}_{r}, {g}, {r})" for g, r in sorted(program.quantizers)]
     parts += [f"EW_DEFINE_GEMM({_kernel(program.products[n])})" for n in sorted(program.products)]
     parts += [f"EW_DEFINE_HEAD({_kernel(program.head)})", ""]
     parts += [_weight_table(segment) for segment in program.segments if segment.weights]

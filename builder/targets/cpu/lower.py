@@ -10,7 +10,8 @@ from .calls import Buffer, KernelCall, Operand, Place, Split
 from .isa import IsaLevel
 from .pack import PackedLayout, plan_bias, plan_panels, plan_table
 
-KERNELS = {"f32": "EW_F32", "bf16": "EW_BF16", "int8": "EW_Q8"}  # as plugins/cpu/product.h has them
+# As plugins/cpu/product.h has them.
+KERNELS = {"f32": "EW_F32", "bf16": "EW_BF16", "int8": "EW_Q8", "int4": "EW_Q4"}
 
 
 def q8_row_bytes(width: int, group: int) -> int:
@@ -149,9 +150,10 @@ class Lowering:
         self.row_groups[node.output] = group
         x, y = self._input(node.inputs[0]), self._output(node.output, Split.ROWS)
         k = -(-width // group) * group
-        self.quantizers.add((group, node.attrs["rotation"]))
+        rotation = node.attrs["rotation"]
+        self.quantizers.add((group, rotation))
         code = (
-            f"ew_quantize_{group}({{x}}, {{x_stride}}, {{y}}, {{y_stride}}, "
+            f"ew_quantize_{group}_{rotation}({{x}}, {{x_stride}}, {{y}}, {{y_stride}}, "
             f"{width}, {k}, {{first}}, {{last}});"
         )
         return KernelCall(code, Split.ROWS, {"x": x}, {"y": y})

@@ -31,7 +31,7 @@ def make_weight(rows: int, columns: int, format: str, group: int = 0) -> Weight:
     generator = np.random.default_rng([rows, columns])
     array = generator.standard_normal((rows, columns)).astype(np.float32)
     weight = Weight("w", (rows, columns), lambda: array)
-    weight.format, weight.group = format, group
+    weight.format, weight.group = format, FORMATS[format].fixed_group or group
     weight.rotation = FORMATS[format].rotation
     return weight
 
@@ -54,6 +54,14 @@ def unpack(
     elif layout.format == "bf16":
         pairs = cut.view(ml_dtypes.bfloat16).reshape(-1, k // 2, panel, 2)
         rows = pairs.transpose(0, 2, 1, 3).astype(np.float32)
+    elif layout.format == "int4":
+        groups = cut.reshape(-1, k // group, panel * (4 + group // 2))
+        facts = np.ascontiguousarray(groups[..., : 4 * panel]).view(np.float16).astype(np.float32)
+        scales, minima = facts[..., :panel], facts[..., panel:]
+        values = groups[..., 4 * panel :].reshape(-1, k // group, 1, group // 8, panel, 4)
+        values = np.concatenate([values & 15, values >> 4], axis=2).astype(np.float32)
+        whole = values * scales[:, :, None, None, :, None] + minima[:, :, None, None, :, None]
+        rows = whole.transpose(0, 4, 1, 2, 3, 5)
     else:
         groups = cut.reshape(-1, k // group, panel * (2 + group))
         scales = np.ascontiguousarray(groups[..., : 2 * panel]).view(ml_dtypes.bfloat16)
@@ -73,19 +81,20 @@ def turned_back(rows: npt.NDArray[np.float32], weight: Weight) -> npt.NDArray[np
     level=levels,
     rows=st.integers(1, 90),
     columns=st.integers(1, 100),
-    format=st.sampled_from(["f32", "bf16", "int8"]),
+    format=st.sampled_from(["f32", "bf16", "int8", "int4"]),
     group=st.sampled_from([64, 128, 192]),
 )
 def test_panels(level: IsaLevel, rows: int, columns: int, format: str, group: int) -> None:
     weight = make_weight(rows, columns, format, group if format == "int8" else 0)
     layout = plan_panels(weight, level, interleaved=False)
+    group = weight.group
     found = unpack(packed_bytes(weight, layout, level), layout, level, group)
     found = turned_back(found, weight)
     expected = fake_quantize(weight.load(), format, group, weight.rotation)
     np.testing.assert_array_equal(found[:rows, :columns], expected)
     assert not found[rows:].any()
     assert layout.k >= columns
-    assert weight.rotation or not found[:, columns:].any()
+    assert format in ("int8", "int4") or not found[:, columns:].any()
     assert layout.format == ("f32" if format == "bf16" and columns % 2 else format)
 
 
@@ -153,7 +162,7 @@ def test_a_vector_is_its_own_bytes() -> None:
 
 @pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name)
 @pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("format", ["f32", "bf16", "int8"])
+@pytest.mark.parametrize("format", ["f32", "bf16", "int8", "int4"])
 def test_the_size_of_a_piece_changes_nothing(
     level: IsaLevel, interleaved: bool, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from enginewright.builder.config import KV_DTYPES
 from enginewright.builder.passes.roll_layers import roll_layers
 from enginewright.builder.progress import Progress
 from enginewright.builder.targets.cpu.emit import emit
@@ -19,7 +20,7 @@ from enginewright.builder.targets.cpu.target import CpuTarget, model_facts
 from enginewright.builder.targets.cpu.toolchain import compile_engine
 from enginewright.runtime import machine
 from enginewright.runtime.errors import BuildError
-from tests.support.cpu_engine import FAMILY_SPECS, FORMATS, Spec
+from tests.support.cpu_engine import FAMILY_SPECS, Spec
 from tests.support.cpu_kernels import SOURCES
 
 GENERIC = LEVELS[-1]
@@ -125,7 +126,7 @@ def elf_machine(path: Path) -> int:
 
 def test_an_engine_for_aarch64_compiles_here(tmp_path: Path) -> None:
     """All formats of weights and cache are in the one library of kernels."""
-    others = tuple(str(SOURCES / f"attend_{kv}.c") for kv in FORMATS)
+    others = tuple(str(SOURCES / f"attend_{kv}.c") for kv in KV_DTYPES)
     compile_engine(
         SOURCES / "kernels.c",
         tmp_path / "a.so",

@@ -2,10 +2,12 @@
 #include "rows.h"
 #include "sample.h"
 
-EW_DEFINE_QUANTIZE(128, 128, 64)
+EW_DEFINE_QUANTIZE(128_64, 128, 64)
+EW_DEFINE_QUANTIZE(32_0, 32, 0)
 EW_DEFINE_GEMM(f32, EW_F32, 0)
 EW_DEFINE_GEMM(bf16, EW_BF16, 0)
 EW_DEFINE_GEMM(q8, EW_Q8, 128)
+EW_DEFINE_GEMM(q4, EW_Q4, 32)
 EW_DEFINE_HEAD(f32, EW_F32, 0)
 
 /* What an engine does once when it is opened; 0 when the kernels may be called. */
@@ -28,6 +30,8 @@ EW_EXPORT void test_gemm(int format, int swiglu, const ew_product *m) {
     if (format == 1 && swiglu) ew_gemm_swiglu_bf16(m);
     if (format == 2 && !swiglu) ew_gemm_q8(m);
     if (format == 2 && swiglu) ew_gemm_swiglu_q8(m);
+    if (format == 3 && !swiglu) ew_gemm_q4(m);
+    if (format == 3 && swiglu) ew_gemm_swiglu_q4(m);
 }
 /* The id of each row's highest logit, or -1. */
 EW_EXPORT void test_head(const ew_product *m, const uint8_t *wanted, int vocab, int32_t *ids) {
@@ -45,7 +49,10 @@ EW_EXPORT void test_head(const ew_product *m, const uint8_t *wanted, int vocab, 
     free(best);
 }
 EW_EXPORT void test_quantize(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, int n, int k, int first, int last) {
-    ew_quantize_128(x, x_stride, y, y_stride, n, k, first, last);
+    ew_quantize_128_64(x, x_stride, y, y_stride, n, k, first, last);
+}
+EW_EXPORT void test_quantize_plain(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, int n, int k, int first, int last) {
+    ew_quantize_32_0(x, x_stride, y, y_stride, n, k, first, last);
 }
 EW_EXPORT void test_rms_norm(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, const float *weight, int n, int width, float eps, int first, int last) {
     ew_rms_norm(x, x_stride, y, y_stride, weight, n, width, eps, first, last);
