@@ -114,7 +114,7 @@ class KvCache:
         tree.stop_producing(request)
         while node.depth < full:
             node = tree.insert(node, tree.key(request, node.depth), request.blocks[node.depth])
-        request.node = node
+            request.node = node
         tree.produce(request)
 
     def release(self, request: Request) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from .messages import (
     StepStats,
     Submit,
     TokenOutput,
+    describe_error,
     error_info,
 )
 from .plan import StepPlan
@@ -178,20 +180,25 @@ class PyExecutor:
         """Wait for a step and answer its requests."""
         try:
             result, packed = self._device.wait(flight)
+            now = time.monotonic()
+            output = unpack(result, packed)
+            seconds = now - max(flight.launched, self._landed)
+            if self._speculator is not None:
+                self._speculator.landed(flight.plan, output, seconds)
         except Exception as error:
             self._fail(flight.plan, error)
             return
-        now = time.monotonic()
-        scheduler = self.scheduler
-        seconds = now - max(flight.launched, self._landed)
-        scheduler.measured(flight.plan, seconds)
         self._landed = now
+        scheduler = self.scheduler
+        scheduler.measured(flight.plan, seconds)
         for number, error in packed.errors.items():
             self._respond(scheduler.fail_request(number, error, now))
-        output = unpack(result, packed)
-        if self._speculator is not None:
-            self._speculator.landed(flight.plan, output, seconds)
-        outputs = scheduler.update(flight.plan, output, now)
+        try:
+            outputs = scheduler.update(flight.plan, output, now)
+        except Exception as error:  # a bug of ours; whoever was not in the step goes on
+            traceback.print_exc()
+            self._fail(flight.plan, error)
+            return
         scheduler.report.record(flight.plan, now, seconds)
         self._respond(outputs)
         if self._speculator is not None:
@@ -199,7 +206,9 @@ class PyExecutor:
 
     def _fail(self, plan: StepPlan, error: Exception) -> None:
         self.stats.failed_steps += 1
-        reason = StepFailedError(f"The step that computed this request failed: {_text(error)}")
+        reason = StepFailedError(
+            f"The step that computed this request failed: {describe_error(error)}"
+        )
         self._respond(self.scheduler.fail(plan, reason, time.monotonic()))
 
     def _submit(self, arrival: Arrival) -> list[TokenOutput]:
@@ -216,7 +225,9 @@ class PyExecutor:
                 command.sent,
                 arrival.grammar,
             )
-        except EnginewrightError as error:
+        except Exception as error:  # a bug met by one request must not end the others
+            if not isinstance(error, EnginewrightError):
+                traceback.print_exc()
             info = error_info(error)
             return [TokenOutput(command.request_id, finish_reason="error", error=info)]
         return []
@@ -229,9 +240,3 @@ class PyExecutor:
 
 def _cancelled(request_id: str) -> TokenOutput:
     return TokenOutput(request_id, finish_reason="cancelled")
-
-
-def _text(error: Exception) -> str:
-    return (
-        str(error) if isinstance(error, EnginewrightError) else f"{type(error).__name__}: {error}"
-    )
