@@ -8,6 +8,8 @@ from ..runtime.errors import InputError
 from .chunks import ChunkPolicyName
 from .policies import PolicyName
 
+DEFAULT_DISK_BYTES = 8 << 30
+
 
 @dataclass(frozen=True, slots=True)
 class ExecutorConfig:
@@ -27,6 +29,8 @@ class ExecutorConfig:
     hang_timeout: float | None = None  # seconds that a step may take before the process ends
     speculative: str | None = None  # "ngram", or the folder of a draft engine
     draft_tokens: int = 4  # guesses of one sequence in one step, at most
+    kv_cache_disk: str | None = None  # folder that keeps KV blocks beyond memory and restarts
+    kv_cache_disk_size: int = DEFAULT_DISK_BYTES  # bytes of its files, at most
 
     def __post_init__(self) -> None:
         for name in (
@@ -37,6 +41,7 @@ class ExecutorConfig:
             "max_queue",
             "max_queue_tokens",
             "draft_tokens",
+            "kv_cache_disk_size",
         ):
             value = getattr(self, name)
             if value is not None and value < 1:

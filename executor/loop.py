@@ -11,6 +11,7 @@ from pathlib import Path
 from ..runtime.errors import EnginewrightError, StepFailedError
 from ..runtime.session import Session
 from .config import ExecutorConfig
+from .disk_tier import DiskTier
 from .eviction import AdaptiveOrder
 from .flight import Device, Flight
 from .guided import Compiler, Vocabulary
@@ -49,6 +50,7 @@ class PyExecutor:
         config: ExecutorConfig,
         tokenizer: Path | None = None,
         drafter: Drafter | None = None,
+        disk: DiskTier | None = None,
     ) -> None:
         """`tokenizer` is the engine's tokenizer folder, which guided answers need."""
         limits = session.limits
@@ -67,7 +69,7 @@ class PyExecutor:
                 config.itl_target_ms,
                 config.tenant_weights,
             ),
-            KvCache(blocks, PrefixTree(blocks, AdaptiveOrder(limits.num_blocks))),
+            KvCache(blocks, PrefixTree(blocks, AdaptiveOrder(limits.num_blocks)), disk),
             self.stats,
         )
         self._channel = channel

@@ -17,10 +17,11 @@ from typing import Any
 
 import msgspec
 
-from ..runtime.artifact import open_engine
+from ..runtime.artifact import REQUIRED_FILES, open_engine
 from ..runtime.errors import EnginewrightError
 from ..runtime.session import Session, open_session
 from .config import ExecutorConfig
+from .disk_tier import DiskTier
 from .draft_engine import DraftEngine
 from .loop import PyExecutor
 from .messages import ExecutorInfo, Failed, Ready, error_info
@@ -46,6 +47,8 @@ class OpenedEngine:
     session: Session
     facts: dict[str, Any]
     tokenizer: Path | None = None  # folder of the engine's tokenizer
+    identity: bytes = b""  # equal for engines that compute the same bits
+    kv_block_bytes: int = 0
 
 
 Opener = Callable[[Path, ExecutorConfig], OpenedEngine]
@@ -73,7 +76,27 @@ def open_engine_session(folder: Path, config: ExecutorConfig) -> OpenedEngine:
         "kv_block_bytes": manifest.kv.block_bytes,
         "parameters": manifest.source.parameters,
     }
-    return OpenedEngine(session, facts, engine.folder / "tokenizer")
+    hashes = [manifest.files[name].sha256 for name in REQUIRED_FILES]
+    return OpenedEngine(
+        session,
+        facts,
+        engine.folder / "tokenizer",
+        msgspec.json.encode([hashes, manifest.kv]),
+        manifest.kv.block_bytes,
+    )
+
+
+def open_disk_tier(config: ExecutorConfig, opened: OpenedEngine) -> DiskTier | None:
+    """Open the folder that keeps KV blocks, if there shall be one. Raises InputError."""
+    if config.kv_cache_disk is None:
+        return None
+    return DiskTier(
+        Path(config.kv_cache_disk),
+        opened.identity,
+        opened.kv_block_bytes,
+        config.kv_cache_disk_size,
+        opened.session,
+    )
 
 
 def open_drafter(config: ExecutorConfig, vocab_size: int) -> Drafter | None:
@@ -118,13 +141,14 @@ def run(argument: str, opener: Opener) -> int:
     try:
         opened = opener(Path(options.engine), options.config)
         drafter = open_drafter(options.config, opened.session.limits.vocab_size)
+        disk = open_disk_tier(options.config, opened)
     except Exception as error:
         if not isinstance(error, EnginewrightError):
             traceback.print_exc()
         channel.send(Failed(error_info(error)))
         channel.close()
         return error.exit_code if isinstance(error, EnginewrightError) else 1
-    executor = PyExecutor(opened.session, channel, options.config, opened.tokenizer, drafter)
+    executor = PyExecutor(opened.session, channel, options.config, opened.tokenizer, drafter, disk)
     if options.config.hang_timeout is not None:
         Watchdog(options.config.hang_timeout, lambda: executor.busy_since)
     signal.signal(signal.SIGTERM, lambda number, frame: executor.stop())
@@ -144,6 +168,8 @@ def run(argument: str, opener: Opener) -> int:
         )
     )
     executor.run()
+    if disk is not None:
+        disk.close()
     opened.session.close()
     if drafter is not None:
         drafter.close()

@@ -23,6 +23,7 @@ class Node:
 
     __slots__ = (
         "block",
+        "chain",
         "children",
         "depth",
         "digest",
@@ -53,6 +54,7 @@ class Node:
         self.producers: dict[bytes, Request] = {}
         self.locks = self.wanted = self.pins = self.stamp = self.used = 0
         self.frequent = False
+        self.chain = b""  # the block's name on the disk, where there is one
 
     @property
     def is_loose(self) -> bool:
@@ -233,7 +235,7 @@ class PrefixTree:
             if step.is_loose:
                 self._order.offer(step)
 
-    def evict(self) -> None:
+    def evict(self) -> Node:
         """Remove the node that is needed least and give its block back; there must be one."""
         node = self._order.pop()
         assert isinstance(node, Node)
@@ -253,6 +255,7 @@ class PrefixTree:
         if parent.is_loose:
             self._order.offer(parent)
         self._drop_root(node.salt)
+        return node
 
     def nodes(self) -> Iterator[Node]:
         """Yield every node, parents first."""

@@ -109,6 +109,14 @@ class Session(Protocol):
         """Copy one KV block, all layers of it, onto another."""
         ...
 
+    def read_block(self, block: int) -> bytes:
+        """Return what one KV block holds, all layers of it; no step in flight may write to it."""
+        ...
+
+    def write_block(self, block: int, data: bytes) -> None:
+        """Put what `read_block` returned into a KV block that no step in flight uses."""
+        ...
+
     def close(self) -> None:
         """Release threads and memory; the session cannot be used afterwards."""
         ...

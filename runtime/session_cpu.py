@@ -216,6 +216,14 @@ class CpuSession:
         """Copy one KV block, all layers of it, onto another."""
         self._pool.copy(source, target)
 
+    def read_block(self, block: int) -> bytes:
+        """Return what one KV block holds, all layers of it."""
+        return self._pool.read(block)
+
+    def write_block(self, block: int, data: bytes) -> None:
+        """Put what `read_block` returned into a KV block."""
+        self._pool.write(block, data)
+
     def close(self) -> None:
         """End the engine's threads and give its memory back."""
         if self._engine is None:

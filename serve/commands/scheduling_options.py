@@ -11,7 +11,7 @@ from ...executor.chunks import ChunkPolicyName
 from ...executor.config import ExecutorConfig
 from ...executor.policies import PolicyName
 from ...runtime.errors import InputError
-from .options import Command
+from .options import ByteSize, Command
 
 _DEFAULTS = ExecutorConfig()
 _COUNT = click.IntRange(min=1)
@@ -60,6 +60,18 @@ def scheduling_options(command: Command) -> Command:
         ),
         click.option(
             "--step-timeout", type=_ABOVE_0, help="Seconds after which a step ends it all."
+        ),
+        click.option(
+            "--kv-cache-disk",
+            metavar="DIR",
+            help="Keep KV blocks in files too, also over restarts.",
+        ),
+        click.option(
+            "--kv-cache-disk-size",
+            type=ByteSize(),
+            default=_DEFAULTS.kv_cache_disk_size,
+            show_default="8GiB",
+            help="Room for those files; the oldest leave.",
         ),
         click.option(
             "--warm-prompts",

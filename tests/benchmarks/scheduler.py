@@ -53,6 +53,12 @@ class NullSession:
     def copy_block(self, source: int, target: int) -> None:
         raise NotImplementedError
 
+    def read_block(self, block: int) -> bytes:
+        raise NotImplementedError
+
+    def write_block(self, block: int, data: bytes) -> None:
+        raise NotImplementedError
+
     def close(self) -> None:
         """Nothing is held."""
 

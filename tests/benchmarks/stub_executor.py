@@ -58,6 +58,12 @@ class StubSession:
     def copy_block(self, source: int, target: int) -> None:
         pass
 
+    def read_block(self, block: int) -> bytes:
+        return b""
+
+    def write_block(self, block: int, data: bytes) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -22,8 +22,19 @@ from tests.support.fake_session import expected_tokens
 
 __all__ = ["private_temp"]
 
-SECONDS = 85.0
+SECONDS = 60.0
+PATIENCE = 120.0  # seconds that a client waits for news; a queue of 200 behind 30 blocks is slow
 CLIENTS = 200
+EXPECTED_OUTCOMES = {
+    "stop",
+    "length",
+    "cancelled",
+    "step_failed",
+    "deadline_exceeded",
+    "overloaded",
+    "invalid_request",
+    "context_length_exceeded",
+}
 LIMITS = SessionLimits(16, 48, 4096, 30, 32, 101)
 CANARY = ([5, 4, 3, 2, 1] * 14, TokenParams(max_tokens=30, temperature=0.7, seed=11))
 
@@ -38,6 +49,8 @@ class Soak:
         self.count = 0
         self.outcomes: dict[str, int] = {}
         self.errors: list[str] = []
+        self.sinks: list[Sink] = []
+        self.longest_wait = 0.0  # seconds from a request's submission to its end
 
     def run(self, number: int) -> None:
         """Be one client until the time is over."""
@@ -47,7 +60,7 @@ class Soak:
                 self.ask(number, shuffle)
         except Exception as error:
             with self.lock:
-                self.errors.append(f"client {number}: {type(error).__name__}: {error}")
+                self.errors.append(f"client {number}: {type(error).__name__}: {error!r}")
 
     def ask(self, number: int, shuffle: random.Random) -> None:
         """Send one request and judge the answer."""
@@ -69,7 +82,7 @@ class Soak:
             )
             if shuffle.random() < 0.05:
                 prompt = shuffle.choice([[], [101], [1] * 5000])
-        sink = Sink()
+        sink, begun = Sink(PATIENCE), time.monotonic()
         try:
             self.client.submit(name, prompt, params, sink)
         except RequestError:
@@ -80,6 +93,8 @@ class Soak:
         end = sink.end()
         outcome = str(end.finish_reason if end.error is None else end.error.code)
         with self.lock:
+            self.sinks.append(sink)
+            self.longest_wait = max(self.longest_wait, time.monotonic() - begun)
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
         if outcome == "overloaded":
             time.sleep(0.1)
@@ -111,12 +126,15 @@ def test_nothing_is_lost_doubled_or_leaked(config: ExecutorConfig) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(SECONDS + 60)
+        thread.join(SECONDS + PATIENCE)
         assert not thread.is_alive(), "a request never ended"
     stats = client.stats()
-    print(soak.outcomes, {name: stats[name] for name in ("steps", "failed_steps", "pauses")})
+    print(f"{soak.count} requests, longest {soak.longest_wait:.1f} s", soak.outcomes)
+    print({name: stats[name] for name in ("steps", "failed_steps", "pauses")})
     client.shutdown()
     assert soak.errors == []
+    assert all(sink.queue.empty() for sink in soak.sinks), "news after the end"
+    assert soak.outcomes.keys() <= EXPECTED_OUTCOMES
     assert stats["failed_steps"] > 0
     assert (stats["pauses"] > 0) == (config.capacity_policy == "max_utilization")
     assert soak.outcomes["step_failed"] > 0

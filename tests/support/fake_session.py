@@ -66,6 +66,16 @@ class FakeSession:
             array[target * size : (target + 1) * size] = array[source * size : (source + 1) * size]
         self.copies += 1
 
+    def read_block(self, block: int) -> bytes:
+        size = self.limits.block_tokens
+        where = slice(block * size, (block + 1) * size)
+        return self._tokens[where].tobytes() + self._positions[where].tobytes()
+
+    def write_block(self, block: int, data: bytes) -> None:
+        size = self.limits.block_tokens
+        where = slice(block * size, (block + 1) * size)
+        self._tokens[where], self._positions[where] = np.frombuffer(data, np.int64).reshape(2, size)
+
     def close(self) -> None:
         self.closed = True
 
