@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from ..runtime.errors import RequestError
 from ..runtime.session import Session, StepResult
 from .plan import StepPlan
 from .request import Request
@@ -23,6 +24,11 @@ class Flight:
     launched: float  # time.monotonic()
     packed: PackedSampling | None = None  # None: not sampled yet
     error: Exception | None = None
+
+    @property
+    def waits_for_tokens(self) -> bool:
+        """Whether it is not sampled because tokens of the step before were not known."""
+        return self.packed is None and self.error is None and not self.plan.is_processed
 
 
 class Device:
@@ -44,7 +50,9 @@ class Device:
         batch = self._packer.pack_batch(plan, running)
         self._session.launch(batch)
         flight = Flight(plan, len(batch.logit_rows), time.monotonic())
-        if not plan.device_tokens or not self._packer.needs_tokens(plan):
+        if plan.is_processed:
+            self._session.sample(None)
+        elif not plan.device_tokens or not self._packer.needs_tokens(plan):
             self.sample(flight, running)
         return flight
 
@@ -59,8 +67,13 @@ class Device:
             with suppress(Exception):  # the first error counts; the step must leave the device
                 self._session.sample(greedy_sampling(flight.num_rows))
 
-    def wait(self, flight: Flight) -> tuple[StepResult, PackedSampling]:
-        """Return the result of the oldest step; raises what went wrong with it."""
+    def wait(
+        self, flight: Flight, running: Mapping[int, Request]
+    ) -> tuple[StepResult, PackedSampling]:
+        """Return the result of the oldest step; raises what went wrong with it.
+
+        What the logits processors of the running requests raise is their requests' alone.
+        """
         begun = time.monotonic()
         try:
             result = self._session.wait()
@@ -70,5 +83,25 @@ class Device:
             self.waited_seconds += time.monotonic() - begun
         if flight.error is not None:
             raise flight.error
+        if flight.plan.is_processed:
+            return self._process(flight.plan, result, running)
         assert flight.packed is not None
         return result, flight.packed
+
+    def _process(
+        self, plan: StepPlan, result: StepResult, running: Mapping[int, Request]
+    ) -> tuple[StepResult, PackedSampling]:
+        """Have the processors change a step's logits, and sample them."""
+        logits = result.logits
+        assert logits is not None
+        packed = self._packer.pack_sampling(plan, running)
+        for index, row in enumerate(plan.sample_rows):
+            request = running.get(plan.requests[row])
+            if request is None or request.processors is None:
+                continue
+            first = index if packed.laid is None else packed.laid.firsts[index]
+            try:
+                request.processors.apply(request.tokens, logits[first])
+            except RequestError as error:
+                packed.errors[request.number] = error
+        return self._session.sample_logits(logits, packed.sampling), packed

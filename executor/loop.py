@@ -133,7 +133,7 @@ class PyExecutor:
             else:
                 assert isinstance(command, Shutdown)
                 self._stopping = True
-        for arrival in self._intake.compiled():
+        for arrival in self._intake.prepared():
             outputs += self._submit(arrival)
         self._respond(outputs)
 
@@ -163,7 +163,7 @@ class PyExecutor:
         if before is not None and not speculates:
             self._land(before)
         flight = self._flight
-        if flight is not None and flight.packed is None and flight.error is None:
+        if flight is not None and flight.waits_for_tokens:
             self._device.sample(flight, scheduler.running)
         if flight is not None and not self._overlap:
             self._land_last()
@@ -181,7 +181,7 @@ class PyExecutor:
     def _land(self, flight: Flight) -> None:
         """Wait for a step and answer its requests."""
         try:
-            result, packed = self._device.wait(flight)
+            result, packed = self._device.wait(flight, self.scheduler.running)
             now = time.monotonic()
             output = unpack(result, packed)
             seconds = now - max(flight.launched, self._landed)
@@ -226,6 +226,7 @@ class PyExecutor:
                 command.params,
                 command.sent,
                 arrival.grammar,
+                arrival.processors,
             )
         except Exception as error:  # a bug met by one request must not end the others
             if not isinstance(error, EnginewrightError):

@@ -34,6 +34,7 @@ class StepPlan:
     # Rows whose prompt tokens want log-probabilities: how many, up to the end of the chunk or of
     # the prompt. They have a logit row each, before the row's own.
     prompt_rows: dict[int, int] = field(default_factory=dict[int, int])
+    is_processed: bool = False  # the host changes logits of it before they are sampled
 
 
 @dataclass(frozen=True, slots=True)

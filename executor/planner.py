@@ -62,6 +62,7 @@ class Planner:
             return [], 0
         coming = min(len(self._waiting), self._running.num_free_slots)
         rows = self._max_rows - len(generation) - coming
+        generation = [one for one in generation if one.processors is None]
         return generation, max(min(rows, self._max_num_tokens - len(generation) - coming), 0)
 
     def plan(self, step: int, now: float, drafts: Mapping[int, list[int]]) -> StepPlan | None:
@@ -97,6 +98,7 @@ class Planner:
             new_blocks=[(one.slot, 0, list(one.blocks)) for one, _ in rows[num_going_on:]],
             num_tokens=sum(count for _, count in rows) + num_generation,
             copies=copies,
+            is_processed=self._running.num_processed > 0,
         )
         for request, count in rows:
             self._running.advance(plan, request, count)

@@ -11,6 +11,7 @@ from .sampling import TokenParams
 
 if TYPE_CHECKING:
     from .guided import Grammar
+    from .logits_processors import Processors
     from .messages import TokenLogprob
 
 
@@ -87,6 +88,7 @@ class Request:
         "pending",
         "pending_row",
         "prefix_waits",
+        "processors",
         "prompt_logprobs",
         "prompt_tokens",
         "request_id",
@@ -108,6 +110,7 @@ class Request:
         limits: RequestLimits,
         arrived: float,
         grammar: Grammar | None = None,
+        processors: Processors | None = None,
     ) -> None:
         """Raise RequestError or ContextLengthError if the request could never run."""
         self.number = number  # unique for the life of the executor, unlike the id
@@ -121,6 +124,7 @@ class Request:
         self.blocks: list[int] = []  # KV blocks in order of position
         self.slot = -1  # row of the step's persistent arrays while running
         self.grammar = grammar
+        self.processors = processors
         # A grammar ends with the end of text, also where that is to be ignored otherwise.
         ends = () if grammar is None else grammar.eos_token_ids
         self.ignored_eos = tuple(end for end in ends if end not in params.eos_token_ids)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ..runtime.errors import EnginewrightError, RequestError, StepFailedError
 from .answers import take_prompt_logprobs, take_tokens
@@ -27,6 +28,9 @@ from .running import RunningSet
 from .sampling import TokenParams
 from .stats import ExecutorStats
 from .waiting import WaitingQueue
+
+if TYPE_CHECKING:
+    from .logits_processors import Processors
 
 
 class Scheduler:
@@ -67,7 +71,7 @@ class Scheduler:
         self._submitted = 0
         self._step = 0
         self._flights: set[int] = set()  # steps that were planned and have not come back
-        self._drafts_in_flight = False
+        self._awaited: int | None = None  # a step that must land before the next is planned
 
     @property
     def running(self) -> Mapping[int, Request]:
@@ -91,6 +95,7 @@ class Scheduler:
         params: TokenParams,
         now: float,
         grammar: Grammar | None = None,
+        processors: Processors | None = None,
     ) -> None:
         """Put a request into the queue.
 
@@ -104,7 +109,14 @@ class Scheduler:
                 raise RequestError(message, "request_id")
             self._waiting.check_room(len(prompt))
             request = Request(
-                self._submitted, request_id, prompt, params, self._limits, now, grammar
+                self._submitted,
+                request_id,
+                prompt,
+                params,
+                self._limits,
+                now,
+                grammar,
+                processors,
             )
         except EnginewrightError as error:
             self._stats.rejected(error.code)
@@ -126,14 +138,15 @@ class Scheduler:
         """Plan a step: a token for each running sequence, then prompts; None if there is none.
 
         `drafts` are tokens, by request number, that may follow those of `draftable` sequences. A
-        step that has drafts must be done before the next is planned.
+        step that has drafts, or logits processors, must be done before the next is planned.
         """
-        if self._drafts_in_flight:
+        if self._awaited is not None:
             return None
         plan = self._planner.plan(self._step, now, drafts)
         if plan is None:
             return self._schedule_stuck(now)
-        self._drafts_in_flight = bool(plan.drafts)
+        if plan.drafts or plan.is_processed:
+            self._awaited = plan.step
         self._step += 1
         self._flights.add(plan.step)
         return plan
@@ -210,7 +223,8 @@ class Scheduler:
 
         A step that has landed before counts once.
         """
-        self._drafts_in_flight = False
+        if plan.step == self._awaited:
+            self._awaited = None
         if plan.step not in self._flights:
             return [self.running.get(number) for number in plan.requests]
         self._flights.remove(plan.step)

@@ -70,6 +70,7 @@ class StepResult:
     top_ids: Int32Array  # [rows, max(num_logprobs)], descending, -1 pads; [0, 0] if nobody asked
     top_logprobs: Float32Array  # [rows, max(num_logprobs)]
     step_seconds: float  # from launch to completion, as the device saw it
+    logits: Float32Array | None = None  # [rows, vocab], of a step that was not sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,15 @@ class Session(Protocol):
         """Start a step's forward pass; returns at once."""
         ...
 
-    def sample(self, sampling: Sampling) -> None:
-        """Queue the sampling of the step that was launched last; returns at once."""
+    def sample(self, sampling: Sampling | None) -> None:
+        """Queue the sampling of the step that was launched last; returns at once.
+
+        With None the step gives its logits instead of tokens, and no later step may refer to them.
+        """
+        ...
+
+    def sample_logits(self, logits: Float32Array, sampling: Sampling) -> StepResult:
+        """Sample rows of logits, [rows, vocab], as a step's own; no step may be in flight."""
         ...
 
     def wait(self) -> StepResult:

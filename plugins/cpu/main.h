@@ -323,6 +323,12 @@ int32_t ew_sample(ew_engine *e, const ew_sampling *sampling, ew_result *result) 
     return 0;
 }
 
+int32_t ew_sample_logits(ew_engine *e, const ew_sampling *sampling, int32_t rows, const float *logits, ew_result *result) {
+    if (e->launched != e->waited) return -1;
+    for (int r = 0; r < rows; r++) ew_sample_row(sampling, r, logits + (size_t)r * EW_VOCAB, EW_VOCAB, result, &e->samplers[0]);
+    return 0;
+}
+
 int32_t ew_wait(ew_engine *e) {
     if (e->launched == e->waited) return -1;
     const uint64_t step = e->waited + 1;

@@ -34,7 +34,8 @@ class NullSession:
     def launch(self, batch: Batch) -> None:
         self._rows = len(batch.logit_rows)
 
-    def sample(self, sampling: Sampling) -> None:
+    def sample(self, sampling: Sampling | None) -> None:
+        assert sampling is not None
         self._width = max(0, int(sampling.num_logprobs.max(initial=0)))
 
     def wait(self) -> StepResult:
@@ -46,6 +47,9 @@ class NullSession:
             np.zeros(top, np.float32),
             0.0,
         )
+
+    def sample_logits(self, logits: Float32Array, sampling: Sampling) -> StepResult:
+        raise NotImplementedError
 
     def logits(self, batch: Batch) -> Float32Array:
         raise NotImplementedError

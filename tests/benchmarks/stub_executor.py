@@ -38,7 +38,7 @@ class StubSession:
     def launch(self, batch: Batch) -> None:
         self._tokens = ((batch.token_ids[batch.logit_rows] + 1) % VOCAB_SIZE).astype(np.int32)
 
-    def sample(self, sampling: Sampling) -> None:
+    def sample(self, sampling: Sampling | None) -> None:
         pass
 
     def wait(self) -> StepResult:
@@ -51,6 +51,9 @@ class StubSession:
             top_logprobs=np.full((rows, 20), -1.0, np.float32),
             step_seconds=self._seconds,
         )
+
+    def sample_logits(self, logits: Float32Array, sampling: Sampling) -> StepResult:
+        raise NotImplementedError
 
     def logits(self, batch: Batch) -> Float32Array:
         raise NotImplementedError

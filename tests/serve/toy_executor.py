@@ -34,7 +34,7 @@ class ToySession:
         last = batch.token_ids[batch.logit_rows]
         self._tokens = ((last + 1) % VOCAB_SIZE).astype(np.int32)
 
-    def sample(self, sampling: Sampling) -> None:
+    def sample(self, sampling: Sampling | None) -> None:
         pass
 
     def wait(self) -> StepResult:
@@ -47,6 +47,9 @@ class ToySession:
             top_logprobs=np.full((rows, 20), -1.0, np.float32),
             step_seconds=STEP_SECONDS,
         )
+
+    def sample_logits(self, logits: Float32Array, sampling: Sampling) -> StepResult:
+        raise NotImplementedError
 
     def logits(self, batch: Batch) -> Float32Array:
         raise NotImplementedError
