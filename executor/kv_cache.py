@@ -92,7 +92,7 @@ class KvCache:
         request.blocks = blocks
         if self._disk is not None:
             node = self._load(self._disk, request)
-        request.computed_tokens = len(request.blocks) * self.block_tokens
+        request.computed_tokens = request.landed_tokens = len(request.blocks) * self.block_tokens
         copy = self._start_partly(request, node)
         if is_new_use:
             request.cached_tokens = request.computed_tokens
@@ -213,21 +213,35 @@ class KvCache:
         return node
 
     def _start_partly(self, request: Request, node: Node) -> tuple[int, int] | None:
-        """Take over a part of a cached block by copy, if one begins as the request goes on."""
+        """Take over a part of a block by copy, if one begins as the request goes on.
+
+        The block is a cached one, or the last one of a running request: answers of one prompt have
+        its last tokens from the first of them.
+        """
         start = request.computed_tokens
         rest = request.tokens[start : min(start + self.block_tokens, request.reusable_tokens)]
-        found = self._tree.nearest(node, rest)
-        if found is None or found[1] < self._least_copy:
+        cached = self._tree.nearest(node, rest)
+        running = self._tree.nearest_runner(node, rest)
+        count = max(cached[1] if cached else 0, running[1] if running else 0)
+        if count < self._least_copy:
             return None
-        source, count = found
-        if self.num_available - (not source.locks) < 1:
-            return None
-        self._tree.lock_path(source, False)  # so that it is not the one that is evicted
-        (target,) = self._allocate(1)
-        self._tree.unlock_path(source, is_use=False)
+        if running is not None and running[1] == count:
+            if self.num_available < 1:
+                return None
+            source = running[0].blocks[node.depth]
+            (target,) = self._allocate(1)
+        else:
+            assert cached is not None
+            loose = cached[0]
+            if self.num_available - (not loose.locks) < 1:
+                return None
+            source = loose.block
+            self._tree.lock_path(loose, False)  # so that it is not the one that is evicted
+            (target,) = self._allocate(1)
+            self._tree.unlock_path(loose, is_use=False)
         request.blocks.append(target)
         request.computed_tokens += count
-        return source.block, target
+        return source, target
 
     def _allocate(self, count: int) -> list[int]:
         while self._blocks.num_free < count:

@@ -78,6 +78,7 @@ class Request:
         "grammar",
         "ignored_eos",
         "is_pausing",
+        "landed_tokens",
         "last_token",
         "max_new_tokens",
         "node",
@@ -120,6 +121,7 @@ class Request:
         self.max_new_tokens = _room_for_answer(prompt_token_ids, params, limits)
         self.tokens = list(prompt_token_ids)  # prompt, then answer
         self.computed_tokens = 0  # tokens whose KV is written, or will be by a plan in flight
+        self.landed_tokens = 0  # of those, tokens whose KV is written by now
         self.cached_tokens = 0  # prompt tokens whose KV was found rather than computed
         self.blocks: list[int] = []  # KV blocks in order of position
         self.slot = -1  # row of the step's persistent arrays while running

@@ -244,6 +244,7 @@ class Scheduler:
             take_prompt_logprobs(request, output, row, plan.prompt_rows[row])
         drafts = plan.drafts.get(row)
         end = plan.starts[row] + plan.counts[row] - (len(drafts) if drafts else 0)
+        request.landed_tokens = end
         if end // self._cache.block_tokens > request.node.depth:
             self._cache.publish(request, end)
         news = None
@@ -292,7 +293,7 @@ class Scheduler:
 
     def _settle(self, request: Request) -> None:
         """Forget the KV of drafts that were wrong, and publish that of the others."""
-        request.computed_tokens = len(request.tokens) - 1
+        request.computed_tokens = request.landed_tokens = len(request.tokens) - 1
         self._cache.shrink(request, request.computed_tokens)
         self._cache.publish(request, request.computed_tokens)
 

@@ -19,6 +19,7 @@ from enginewright.executor.messages import (
     TokenOutput,
 )
 from enginewright.executor.sampling import TokenParams
+from enginewright.executor.speculative import Drafter
 from enginewright.runtime.session import SessionLimits
 from tests.support.fake_session import FakeSession
 
@@ -62,6 +63,7 @@ class Harness:
         disk: Path | None = None,
         disk_bytes: int = 1 << 20,
         identity: bytes = b"fake",
+        drafter: Drafter | None = None,
         **config: Any,
     ) -> None:
         self.limits = limits
@@ -75,6 +77,7 @@ class Harness:
             self.session,
             self.channel,
             ExecutorConfig(max_queue=max_queue, **config),
+            drafter=drafter,
             disk=self.disk,
         )
         self.outputs: dict[str, list[TokenOutput]] = {}

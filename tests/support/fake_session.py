@@ -208,15 +208,31 @@ def expected_tokens(
     most = min(params.max_tokens or room, room)
     answer: list[int] = []
     while True:
+        sequence = [*prompt, *answer]
         token = next_token(
-            [*prompt, *answer],
+            sequence,
             limits.vocab_size,
             params.seed if params.temperature > 0 else 0,
             len(prompt) if penalties or params.frequency_penalty != 0 else 0,
-            stops if len(answer) < params.min_tokens else frozenset(),
+            banned(sequence, params) | (stops if len(answer) < params.min_tokens else set()),
         )
         answer.append(token)
         if token in stops:
             return answer, "stop"
         if len(answer) == most:
             return answer, "length"
+
+
+def banned(sequence: Sequence[int], params: TokenParams) -> set[int]:
+    """Return what bad words and n-grams forbid after a sequence, looked up the slow way."""
+    found: set[int] = set()
+    for word in params.bad_words:
+        if list(word[:-1]) == list(sequence[len(sequence) - len(word) + 1 :]):
+            found.add(word[-1])
+    size = params.no_repeat_ngram_size
+    if 0 < size <= len(sequence):
+        last = list(sequence[len(sequence) - size + 1 :])
+        for start in range(len(sequence) - size + 1):
+            if list(sequence[start : start + size - 1]) == last:
+                found.add(sequence[start + size - 1])
+    return found
