@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -167,6 +168,7 @@ def run(argument: str, opener: Opener) -> int:
             )
         )
     )
+    gc.freeze()  # what is there now stays; collections need not look at it
     executor.run()
     if disk is not None:
         disk.close()

@@ -21,7 +21,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, array_like=True):
     param: str | None = None
 
 
-class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Log-probability of a sampled token and of the likeliest tokens at its place."""
 
     token_id: int

@@ -27,6 +27,8 @@ from .weights_map import WeightsMap
 
 CODE_FILE = "rank0.engine"
 WEIGHTS_FILE = "rank0.weights"
+_NO_IDS = np.empty((0, 0), np.int32)
+_NO_LOGPROBS = np.empty((0, 0), np.float32)
 
 
 @dataclass(slots=True)
@@ -253,11 +255,10 @@ class CpuSession:
 
 
 def _new_flight(batch: BatchStruct, arrays: tuple[Any, ...], rows: int) -> _Flight:
-    empty = np.empty((0, 0), np.int32)
     tokens = np.empty(rows, np.int32)
     logprobs = np.empty(rows, np.float32)
     result = ResultStruct(tokens.ctypes.data, logprobs.ctypes.data, None, None, None, 0.0)
-    return _Flight(batch, arrays, rows, result, tokens, logprobs, empty, empty.view(np.float32))
+    return _Flight(batch, arrays, rows, result, tokens, logprobs, _NO_IDS, _NO_LOGPROBS)
 
 
 def _result_of(flight: _Flight) -> StepResult:
