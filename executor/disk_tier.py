@@ -1,4 +1,4 @@
-"""The disk tier of the KV cache: which blocks go into files, and which come back from them."""
+"""The disk tier of the KV cache: which blocks go into files, and what comes back from them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,6 @@ class BlockMemory(Protocol):
 
     def read_block(self, block: int) -> bytes:
         """Return what a KV block holds."""
-        ...
-
-    def write_block(self, block: int, data: bytes) -> None:
-        """Put what `read_block` returned into a KV block."""
         ...
 
 
@@ -54,12 +50,9 @@ class DiskTier:
         if name not in self._store:
             self._store.save(name, self._memory.read_block(block))
 
-    def load(self, name: bytes, block: int) -> bool:
-        """Fill a KV block; False if there is nothing to fill it with."""
-        data = self._store.load(name)
-        if data is not None:
-            self._memory.write_block(block, data)
-        return data is not None
+    def load(self, name: bytes) -> bytes | None:
+        """Return what a block holds; None if it is not there, or not as it was."""
+        return self._store.load(name)
 
     def read_ahead(self, names: list[bytes]) -> None:
         """Have files read that will be loaded soon."""

@@ -45,20 +45,24 @@ class Device:
         What is raised here means that the step is not on the device; what goes wrong later is in
         the flight.
         """
-        for source, target in plan.copies:
-            self._session.copy_block(source, target)
+        for source, target in plan.moves:
+            if isinstance(source, bytes):
+                self._session.write_block(target, source)
+            else:
+                self._session.copy_block(source, target)
         batch = self._packer.pack_batch(plan, running)
         self._session.launch(batch)
         flight = Flight(plan, len(batch.logit_rows), time.monotonic())
-        if plan.is_processed:
-            self._session.sample(None)
-        elif not plan.device_tokens or not self._packer.needs_tokens(plan):
+        if plan.is_processed or not plan.device_tokens or not self._packer.needs_tokens(plan):
             self.sample(flight, running)
         return flight
 
     def sample(self, flight: Flight, running: Mapping[int, Request]) -> None:
         """Queue the sampling of the step that was launched last."""
         try:
+            if flight.plan.is_processed:  # logits first: they are sampled when they have changed
+                self._session.sample(None)
+                return
             packed = self._packer.pack_sampling(flight.plan, running)
             self._session.sample(packed.sampling)
             flight.packed = packed

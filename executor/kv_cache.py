@@ -7,6 +7,7 @@ from typing import Any
 
 from .disk_tier import DiskTier
 from .kv_blocks import BooksError, KvBlocks
+from .plan import Move
 from .prefix_tree import Node, PrefixTree
 from .request import Request
 
@@ -78,10 +79,11 @@ class KvCache:
         """Return the running request that computes what this waiting one would compute next."""
         return self._tree.producer(request)
 
-    def start(self, request: Request) -> tuple[int, int] | None:
+    def start(self, request: Request) -> list[Move]:
         """Give a waiting request the cached blocks it can use; it waits no longer.
 
-        Returns the block to copy and its target, if a part of a block can be used.
+        Returns what must be put into its blocks before the next step. The moves of several requests
+        keep their order: the source of one may be the target of a later one.
         """
         node: Node = request.node
         is_new_use = request.pauses == 0
@@ -90,16 +92,17 @@ class KvCache:
         request.node = node
         self._blocks.share(blocks)
         request.blocks = blocks
+        moves: list[Move] = []
         if self._disk is not None:
-            node = self._load(self._disk, request)
+            node = self._load(self._disk, request, moves)
         request.computed_tokens = request.landed_tokens = len(request.blocks) * self.block_tokens
-        copy = self._start_partly(request, node)
+        self._start_partly(request, node, moves)
         if is_new_use:
             request.cached_tokens = request.computed_tokens
             self.reused_blocks += node.depth
             self.missed_blocks += self._blocks.blocks_for(len(request.tokens)) - node.depth
         self._tree.produce(request)
-        return copy
+        return moves
 
     def grow(self, request: Request, tokens: int) -> list[int]:
         """Give a running request the blocks it lacks to have `tokens` computed; return those."""
@@ -198,21 +201,22 @@ class KvCache:
         if names:
             disk.read_ahead(names)
 
-    def _load(self, disk: DiskTier, request: Request) -> Node:
+    def _load(self, disk: DiskTier, request: Request, moves: list[Move]) -> Node:
         """Give a request that starts what the disk has after its node; return its last node."""
         node: Node = request.node
         for key, name in list(self._names(disk, request)):
-            (block,) = self._allocate(1)
-            if not disk.load(name, block):
-                self._blocks.free([block])
+            data = disk.load(name)
+            if data is None:
                 break
+            (block,) = self._allocate(1)
+            moves.append((data, block))
             request.blocks.append(block)
             request.node = node = self._tree.insert(node, key, block)
             node.chain = name
             self.disk_tokens += self.block_tokens
         return node
 
-    def _start_partly(self, request: Request, node: Node) -> tuple[int, int] | None:
+    def _start_partly(self, request: Request, node: Node, moves: list[Move]) -> None:
         """Take over a part of a block by copy, if one begins as the request goes on.
 
         The block is a cached one, or the last one of a running request: answers of one prompt have
@@ -224,24 +228,24 @@ class KvCache:
         running = self._tree.nearest_runner(node, rest)
         count = max(cached[1] if cached else 0, running[1] if running else 0)
         if count < self._least_copy:
-            return None
+            return
         if running is not None and running[1] == count:
             if self.num_available < 1:
-                return None
+                return
             source = running[0].blocks[node.depth]
             (target,) = self._allocate(1)
         else:
             assert cached is not None
             loose = cached[0]
             if self.num_available - (not loose.locks) < 1:
-                return None
+                return
             source = loose.block
             self._tree.lock_path(loose, False)  # so that it is not the one that is evicted
             (target,) = self._allocate(1)
             self._tree.unlock_path(loose, is_use=False)
         request.blocks.append(target)
         request.computed_tokens += count
-        return source, target
+        moves.append((source, target))
 
     def _allocate(self, count: int) -> list[int]:
         while self._blocks.num_free < count:

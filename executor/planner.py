@@ -10,7 +10,7 @@ from .chunks import ChunkBudget, make_share
 from .iterations import IterationLog
 from .kv_cache import KvCache
 from .limits import SchedulerLimits
-from .plan import StepPlan
+from .plan import Move, StepPlan
 from .policies import CapacityPolicy
 from .preemption import Preemption
 from .request import Request
@@ -81,9 +81,9 @@ class Planner:
         chunks = self._chunk(context, budget, len(generation))
         rows = [(one, count) for one, count in zip(context, chunks, strict=True) if count]
         num_going_on = len(rows)
-        copies: list[tuple[int, int]] = []
+        moves: list[Move] = []
         if self._waiting and _is_served(context, chunks):
-            self._admit(rows, copies, budget - sum(chunks), now)
+            self._admit(rows, moves, budget - sum(chunks), now)
         if not rows and not generation:
             return None
         plan = StepPlan(
@@ -97,7 +97,7 @@ class Planner:
             admitted=list(range(num_going_on, len(rows))),
             new_blocks=[(one.slot, 0, list(one.blocks)) for one, _ in rows[num_going_on:]],
             num_tokens=sum(count for _, count in rows) + num_generation,
-            copies=copies,
+            moves=moves,
             is_processed=self._running.num_processed > 0,
         )
         for request, count in rows:
@@ -137,11 +137,11 @@ class Planner:
     def _admit(
         self,
         rows: list[tuple[Request, int]],
-        copies: list[tuple[int, int]],
+        moves: list[Move],
         budget: int,
         now: float,
     ) -> None:
-        """Start waiting requests; append their rows, and the blocks to copy before the step."""
+        """Start waiting requests; append their rows, and what is moved before the step."""
         left = budget
 
         def start(request: Request) -> int:
@@ -149,11 +149,9 @@ class Planner:
             if request.started < 0:
                 self._stats.queued(now - request.arrived)
                 self._log.started(now - request.arrived)
-            copy = self._cache.start(request)
+            moves.extend(self._cache.start(request))
             self._waiting.start(request)
             self._running.start(request, now)
-            if copy is not None:
-                copies.append(copy)
             count = min(left, len(request.tokens) - request.computed_tokens)
             count = self._with_rows(request, count)
             rows.append((request, count))

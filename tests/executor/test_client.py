@@ -56,6 +56,7 @@ class Sink:
     def __init__(self, patience: float = 30.0) -> None:
         self.queue: queue.Queue[TokenOutput] = queue.Queue()
         self.tokens: list[int] = []
+        self.logprobs: list[float] = []
         self.patience = patience  # seconds to wait for the next news
 
     def __call__(self, output: TokenOutput) -> None:
@@ -64,6 +65,7 @@ class Sink:
     def next(self) -> TokenOutput:
         output = self.queue.get(timeout=self.patience)
         self.tokens += output.token_ids
+        self.logprobs += [one.logprob for one in output.logprobs or ()]
         return output
 
     def end(self) -> TokenOutput:

@@ -283,3 +283,28 @@ def test_random_traffic_over_a_small_disk_gives_the_same_tokens(
             assert harness.tokens(name) == expected_tokens(prompt, params, limits)[0]
         assert gauges(harness)["disk_loaded_blocks"] != 0
         close(harness)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_requests_that_start_together_in_a_pool_too_small_keep_out_of_each_others_way(
+    tmp_path: Path, seed: int
+) -> None:
+    """What one of them copies from may be evicted, and filled from the disk, for the next."""
+    shuffle = random.Random(seed)
+    limits = make_limits(num_blocks=8, block_tokens=4, max_batch_size=6, max_num_tokens=24)
+    for _ in range(2):
+        harness = Harness(limits, disk=tmp_path)
+        sent: dict[str, tuple[list[int], TokenParams]] = {}
+        for number in range(60):
+            start = [shuffle.randrange(3)] * shuffle.randrange(12)
+            prompt = [*start, *(shuffle.randrange(101) for _ in range(1 + shuffle.randrange(3)))]
+            params = TokenParams(max_tokens=1 + shuffle.randrange(3))
+            sent[str(number)] = (prompt, params)
+            harness.submit(str(number), prompt, params)
+            if number % 4 == 3:
+                for _ in range(shuffle.randrange(4)):
+                    harness.step()
+        harness.run()
+        for name, (prompt, params) in sent.items():
+            assert harness.tokens(name) == expected_tokens(prompt, params, limits)[0]
+        close(harness)

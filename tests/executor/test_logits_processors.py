@@ -102,6 +102,27 @@ def test_a_processor_that_raises_ends_its_request_alone(overlap: bool) -> None:
     assert harness.stats()["failed_steps"] == 0
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("verb", ["launch", "sample", "wait", "sample_logits"])
+def test_a_failing_step_with_processors_leaves_the_device(verb: str, overlap: bool) -> None:
+    harness = Harness(make_limits(max_batch_size=2), overlap=overlap)
+    harness.submit("up", [1], params_of(count_up, max_tokens=9))
+    harness.submit("plain", [3], TokenParams(max_tokens=9))
+    harness.submit("later", [5], params_of(count_up, max_tokens=4))
+    while not harness.outputs["up"]:
+        harness.executor.fetch()
+        harness.step()
+    harness.session.fail_next = verb
+    run(harness)
+    assert [harness.end(name).finish_reason for name in ("up", "plain", "later")] == [
+        "error",
+        "error",
+        "length",
+    ]
+    assert harness.tokens("later") == [6, 7, 8, 9]
+    assert harness.stats()["failed_steps"] == 1
+
+
 def test_drafts_and_prompt_logprobs_go_beside_processors() -> None:
     harness = Harness(make_limits(max_batch_size=16))
     harness.executor._speculator = None
