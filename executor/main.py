@@ -150,8 +150,8 @@ def run(argument: str, opener: Opener) -> int:
         channel.close()
         return error.exit_code if isinstance(error, EnginewrightError) else 1
     executor = PyExecutor(opened.session, channel, options.config, opened.tokenizer, drafter, disk)
-    if options.config.hang_timeout is not None:
-        Watchdog(options.config.hang_timeout, lambda: executor.busy_since)
+    config = options.config
+    Watchdog(lambda: executor.busy_since, config.hang_timeout, config.report_timeout)
     signal.signal(signal.SIGTERM, lambda number, frame: executor.stop())
     limits = opened.session.limits
     channel.send(

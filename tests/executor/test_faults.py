@@ -137,6 +137,24 @@ def test_a_hung_device_ends_the_process_with_all_stacks(
     assert "in wait" in log  # where the loop's thread stands
 
 
+def test_a_hung_step_is_reported_once_and_waited_for(capfd: pytest.CaptureFixture[str]) -> None:
+    config = ExecutorConfig(report_timeout=0.2)
+    client = ExecutorClient.start("some/engine", config, command("hang"))
+    client.submit("a", [1], TokenParams(max_tokens=50), Sink())
+    log = ""
+    for _ in range(200):
+        log += capfd.readouterr().err
+        if "in wait" in log:
+            break
+        time.sleep(0.05)
+    time.sleep(0.5)
+    log += capfd.readouterr().err
+    assert log.count("The executor hangs: a step has taken more than 0.2 s (--hang-timeout)") == 1
+    assert "in wait" in log  # where the loop's thread stands
+    assert client.alive
+    client.shutdown(0.1)
+
+
 def test_a_supervised_executor_is_started_again(capfd: pytest.CaptureFixture[str]) -> None:
     client = SupervisedClient(lambda: ExecutorClient.start("e", None, command("slow")))
     sink, again = Sink(), Sink()
