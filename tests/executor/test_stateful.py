@@ -121,7 +121,8 @@ class ExecutorMachine(RuleBasedStateMachine):
         for request in scheduler.waiting.values():
             assert request.overtaken <= MAX_OVERTAKEN
             assert request.prefix_waits <= MAX_PREFIX_WAITS
-        assert scheduler._waiting._passed <= MAX_PASSED + limits.max_batch_size
+        most_passed = MAX_PASSED + MAX_OVERTAKEN + limits.max_batch_size
+        assert scheduler._waiting._passed <= most_passed
         if plan is None:
             return None
         assert plan.num_tokens == sum(plan.counts) <= limits.max_num_tokens

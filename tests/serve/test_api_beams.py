@@ -64,6 +64,13 @@ def test_a_chat_has_no_best_of_without_beams_and_a_scored_prompt_no_beams(served
     assert (reply.status, reply.json["error"]["param"]) == (400, "logprobs")
 
 
+def test_a_logits_processor_does_not_come_over_http(served: Served) -> None:
+    reply = served.post(TEXT, BASES[TEXT] | {"logits_processor": "gASVAA=="})
+    assert reply.status == 200
+    assert "logits_processor" in reply.headers["x-enginewright-warning"]
+    assert served.client.submitted[-1].logits_processor is None
+
+
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 def test_neutral_values_are_taken_and_the_size_reaches_the_executor(
     served: Served, path: str
