@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 from enginewright import LLM, SamplingParams
+from enginewright.executor.client import ExecutorClient
 from enginewright.executor.config import ExecutorConfig
 from enginewright.runtime.artifact import open_engine
 from tests.e2e.conftest import Served, start_server, stop_server
@@ -101,3 +105,23 @@ def test_the_llm_class_keeps_its_cache_between_programs(
             loaded.append(llm.get_stats()["disk_loaded_blocks"])
     assert seen[0] == seen[1]
     assert loaded[0] == 0 < loaded[1]
+
+
+def test_what_an_executor_that_was_killed_has_written_is_found(
+    smollm2_engine: Path, tmp_path: Path
+) -> None:
+    params = SamplingParams(max_tokens=8, temperature=0, logprobs=0)
+    client = ExecutorClient.start(smollm2_engine, ExecutorConfig(kv_cache_disk=str(tmp_path)))
+    llm = LLM(smollm2_engine, client=client)
+    first = llm.generate([PROMPT], params)[0]  # type: ignore[index]
+    ends = time.monotonic() + 20
+    while (stats := llm.get_stats())["disk_saved_blocks"] < 5:
+        assert time.monotonic() < ends, stats
+        time.sleep(0.02)
+    os.kill(client.pid, signal.SIGKILL)
+    llm.shutdown()
+    with LLM(smollm2_engine, kv_cache_disk=tmp_path) as llm:
+        again = llm.generate([PROMPT], params)[0]  # type: ignore[index]
+        assert llm.get_stats()["disk_loaded_blocks"] >= 4
+    assert again.outputs[0].token_ids == first.outputs[0].token_ids
+    assert again.outputs[0].cumulative_logprob == first.outputs[0].cumulative_logprob
