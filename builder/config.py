@@ -8,12 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..runtime.errors import InputError
+from .config_tensorrt import TensorRTConfig
 from .model_config import ModelConfig
 
+TENSORRT_TARGETS = ("tensorrt", "tensorrt-rtx")
+TARGETS = ("cpu", *TENSORRT_TARGETS)
 WEIGHT_FORMATS = ("f32", "bf16", "int8")
 KV_DTYPES = ("f32", "bf16", "int8")
 GROUPS = (32, 64)
-TARGETS = ("cpu",)
+TENSORRT_WEIGHT_FORMATS = ("f32", "f16", "bf16", "int8", "fp8", "int4")
+TENSORRT_KV_DTYPES = ("f32", "f16", "bf16", "int8", "fp8")
+TENSORRT_GROUPS = (32, 64, 128)
 DEFAULT_SEQ_LEN_CAP = 8192
 
 
@@ -32,13 +37,22 @@ class BuildConfig:
     max_seq_len: int | None = None  # None: the model's own, at most 8192
     cc: str | None = None  # C compiler; None: the one of the package ziglang
     self_check: bool = True
+    tensorrt: TensorRTConfig | None = None  # of a target for GPUs; None: its defaults
 
     def __post_init__(self) -> None:
         _one_of("target", self.target, TARGETS)
-        _one_of("weights", self.weights, WEIGHT_FORMATS)
-        _one_of("head_weights", self.head_weights, (None, *WEIGHT_FORMATS))
-        _one_of("group", self.group, GROUPS)
-        _one_of("kv_dtype", self.kv_dtype, (None, *KV_DTYPES))
+        weights, caches, groups = WEIGHT_FORMATS, KV_DTYPES, GROUPS
+        if self.for_gpu:
+            weights, caches, groups = TENSORRT_WEIGHT_FORMATS, TENSORRT_KV_DTYPES, TENSORRT_GROUPS
+        elif self.tensorrt is not None:
+            raise InputError(
+                f"the target {self.target} takes no option of a GPU build; add --target "
+                "tensorrt-rtx or --target tensorrt"
+            )
+        _one_of("weights", self.weights, weights)
+        _one_of("head_weights", self.head_weights, (None, *weights))
+        _one_of("group", self.group, groups)
+        _one_of("kv_dtype", self.kv_dtype, (None, *caches))
         _one_of("self_check", self.self_check, (True, False))
         for name in ("isa", "cc"):
             value = getattr(self, name)
@@ -55,6 +69,30 @@ class BuildConfig:
             )
 
     @property
+    def for_gpu(self) -> bool:
+        """Whether the target is one of TensorRT's."""
+        return self.target in TENSORRT_TARGETS
+
+    @property
+    def gpu(self) -> TensorRTConfig:
+        """The options of a target for GPUs."""
+        return self.tensorrt or TensorRTConfig()
+
+    @property
+    def compute_dtype(self) -> str:
+        """The type of activations between the ops; a CPU engine's is f32."""
+        if not self.for_gpu:
+            return "f32"
+        return self.gpu.compute_dtype or (
+            self.weights if self.weights in ("f32", "bf16") else "f16"
+        )
+
+    def group_of(self, format: str) -> int:
+        """Return how many elements along k share a scale in that format; 0: a row, or none do."""
+        grouped = "int4" if self.for_gpu else "int8"
+        return self.group if format == grouped else 0
+
+    @property
     def head_format(self) -> str:
         """The format of the logits' weight."""
         return self.head_weights or self.weights
@@ -62,7 +100,7 @@ class BuildConfig:
     @property
     def kv_format(self) -> str:
         """The type of the KV cache's elements."""
-        return self.kv_dtype or self.weights
+        return self.kv_dtype or (self.compute_dtype if self.for_gpu else self.weights)
 
     @property
     def seq_len(self) -> int:
@@ -87,6 +125,7 @@ class BuildConfig:
             head_weights=self.head_format,
             kv_dtype=self.kv_format,
             max_seq_len=self.max_seq_len or min(own, DEFAULT_SEQ_LEN_CAP),
+            tensorrt=self.gpu if self.for_gpu else None,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -102,6 +141,9 @@ class BuildConfig:
             raise InputError(
                 f"a build has no option {', '.join(unknown)}; there are {', '.join(known)}"
             )
+        gpu = fields.get("tensorrt")
+        if isinstance(gpu, dict):
+            fields = {**fields, "tensorrt": TensorRTConfig.from_json(gpu)}
         return cls(**fields)
 
 

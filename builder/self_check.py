@@ -20,8 +20,11 @@ from .reference import BLOCK_TOKENS, Reference
 
 KL_LIMITS = {
     "f32": 1e-6,  # only the order of float sums differs
+    "f16": 0.005,  # 11 bits of mantissa in every product
     "bf16": 0.01,  # 8 bits of mantissa in every product; sound models stay below 0.001
     "int8": 0.05,  # sound models stay below 0.01; one wrong scale or a swapped row gives 1 and more
+    "fp8": 0.1,  # 4 bits of mantissa in every weight
+    "int4": 1.0,  # small models lose much; a wrong scale or a swapped row gives several
 }
 """Mean KL in nats above which an engine of that format counts as wrong, not merely rounded."""
 

@@ -24,6 +24,8 @@ class AssignFormats(Pass):
         """Set `format` and `group` of every weight."""
         formats = {weight: "f32" for weight in network.weights()}
         table_format = "f32" if self._config.weights == "f32" else "bf16"
+        if self._config.for_gpu:
+            table_format = self._config.compute_dtype
         for op, format in (("embedding", table_format), ("linear", self._config.weights)):
             for node in network.nodes:
                 matrix = node.inputs[1] if node.op == op else None
@@ -32,7 +34,7 @@ class AssignFormats(Pass):
                     formats[matrix] = self._config.head_format if is_head else format
         modified = False
         for weight, format in formats.items():
-            group = self._config.group if format == "int8" else 0
+            group = self._config.group_of(format)
             if (weight.format, weight.group) != (format, group):
                 weight.format, weight.group = format, group
                 modified = True

@@ -23,5 +23,8 @@ class QuantFormat:
 FORMATS = {
     "f32": QuantFormat("f32", 32),
     "bf16": QuantFormat("bf16", 16),
+    "f16": QuantFormat("f16", 16),
+    "fp8": QuantFormat("fp8", 8, scale_bits=16),  # e4m3, one scale a row
+    "int4": QuantFormat("int4", 4, scale_bits=16),
     "int8": QuantFormat("int8", 8, scale_bits=16, quantizes_activations=True),
 }

@@ -11,11 +11,19 @@ import numpy.typing as npt
 Float32 = npt.NDArray[np.float32]
 
 INT8_MAX = 127
+INT4_MAX = 7
+FP8_MAX = 448.0  # of e4m3
 
 
 def round_bf16(array: npt.NDArray[Any]) -> Float32:
     """Round to the nearest bf16 (ties to even) and return it as f32."""
     return array.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def round_f16(array: npt.NDArray[Any]) -> Float32:
+    """Round to the nearest f16 (ties to even), at most its largest number, as f32."""
+    most = np.finfo(np.float16).max
+    return np.clip(array, -most, most).astype(np.float16).astype(np.float32)
 
 
 def quantize_int8(weight: Float32, group: int) -> tuple[npt.NDArray[np.int8], Float32]:
@@ -25,17 +33,35 @@ def quantize_int8(weight: Float32, group: int) -> tuple[npt.NDArray[np.int8], Fl
     [N, groups]. The scale is max|w| / 127 rounded to bf16 first, so that the integers are the best
     ones for the scale that is stored; they stay within +-127.
     """
+    return _quantize_groups(weight, group, INT8_MAX)
+
+
+def quantize_int4(weight: Float32, group: int) -> tuple[npt.NDArray[np.int8], Float32]:
+    """Round `weight` [N, K] to int4 as `quantize_int8` does to int8; integers within +-7."""
+    return _quantize_groups(weight, group, INT4_MAX)
+
+
+def quantize_fp8(weight: Float32) -> tuple[npt.NDArray[Any], Float32]:
+    """Round `weight` [N, K] to fp8 e4m3 with one bf16 scale a row; returns [N, K] and [N, 1]."""
+    scales = round_bf16(np.abs(weight).max(axis=1, keepdims=True) / FP8_MAX)
+    inverse = np.divide(1.0, scales, out=np.zeros_like(scales), where=scales > 0)
+    return np.clip(weight * inverse, -FP8_MAX, FP8_MAX).astype(ml_dtypes.float8_e4m3fn), scales
+
+
+def _quantize_groups(
+    weight: Float32, group: int, most_integer: int
+) -> tuple[npt.NDArray[np.int8], Float32]:
     rows, columns = weight.shape
     groups = -(-columns // group)
     if groups * group != columns:
         weight = np.pad(weight, ((0, 0), (0, groups * group - columns)))
     cut = weight.reshape(rows, groups, group)
     most = np.maximum(cut.max(axis=2), -cut.min(axis=2))
-    scales = round_bf16(most / INT8_MAX)
+    scales = round_bf16(most / most_integer)
     inverse = np.divide(1.0, scales, out=np.zeros_like(scales), where=scales > 0)
     scaled = cut * inverse[:, :, None]
     np.rint(scaled, out=scaled)
-    np.clip(scaled, -INT8_MAX, INT8_MAX, out=scaled)
+    np.clip(scaled, -most_integer, most_integer, out=scaled)
     return scaled.astype(np.int8).reshape(rows, groups * group), scales
 
 
@@ -45,9 +71,15 @@ def fake_quantize(weight: Float32, format: str, group: int) -> Float32:
         return weight
     if format == "bf16":
         return round_bf16(weight)
-    if format == "int8":
+    if format == "f16":
+        return round_f16(weight)
+    if format == "fp8":
+        values, scales = quantize_fp8(weight)
+        return values.astype(np.float32) * scales
+    if format in ("int8", "int4"):
         rows, columns = weight.shape
-        integers, scales = quantize_int8(weight, group or columns)
+        quantize = quantize_int8 if format == "int8" else quantize_int4
+        integers, scales = quantize(weight, group or columns)
         cut = integers.reshape(rows, scales.shape[1], -1).astype(np.float32)
         return (cut * scales[:, :, None]).reshape(rows, -1)[:, :columns]
     raise ValueError(f"unknown weight format {format!r}")
