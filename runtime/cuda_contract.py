@@ -18,6 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+CONTRACT_VERSION = 1
+"""Of all that follows; an engine of another version is refused."""
+
 BLOCK_TOKENS = 32
 DOMAIN = "enginewright"
 """Of the custom ops: the ONNX domain, and the namespace of the TensorRT plugins."""

@@ -112,9 +112,16 @@ def logger_of(module: Any) -> Any:
             elif int(severity) == warning_level:
                 self.warnings.append(msg)
 
+        def real_errors(self) -> list[str]:
+            """Return the errors without the line that each of them brings where no driver is."""
+            kept = (
+                " ".join(line for line in text.splitlines() if NO_DRIVER not in line).strip()
+                for text in self.errors
+            )
+            return [text for text in kept if text]
+
         def first_error(self) -> str:
-            real = [line for line in self.errors if NO_DRIVER not in line]
-            return " ".join((real or self.errors or ["it gave no reason"])[0].split())
+            return (self.real_errors() or self.errors or ["it gave no reason"])[0]
 
         def clear(self) -> None:
             self.errors.clear()

@@ -231,5 +231,8 @@ def test_the_cache_rounds_to_its_type() -> None:
     assert np.all(np.abs(round_kv(x, "bf16") - x) <= np.abs(x) * 2**-8)
     most = np.abs(x).max(axis=2, keepdims=True)
     assert np.all(np.abs(round_kv(x, "int8") - x) <= most / 127 * 0.5001)
-    with pytest.raises(ValueError, match="allowed are f32, bf16, int8"):
-        ReferenceKv("f16")
+    assert np.all(np.abs(round_kv(x, "f16") - x) <= np.abs(x) * 2**-11)
+    assert np.all(np.abs(round_kv(x, "fp8") - x) <= np.abs(x) * 2**-4 + 2**-10)
+    assert round_kv(np.full((1, 1, 1), 1e4, np.float32), "fp8") == 448
+    with pytest.raises(ValueError, match="allowed are f32, bf16, f16, fp8, int8"):
+        ReferenceKv("f64")

@@ -20,14 +20,9 @@ from enginewright.builder.passes.pipeline import run_pipeline
 from enginewright.builder.progress import Progress
 from enginewright.builder.reference import Reference
 from enginewright.builder.targets.tensorrt.facts import engine_facts, kv_facts
-from enginewright.builder.targets.tensorrt.host_device import (
-    GraphContext,
-    HostDevice,
-    onnxruntime_evaluate,
-    reference_evaluate,
-)
 from enginewright.builder.targets.tensorrt.library import Library
-from enginewright.builder.targets.tensorrt.onnx_export import MODEL_FILE, export
+from enginewright.builder.targets.tensorrt.onnx_export import export
+from enginewright.builder.targets.tensorrt.stand_in import open_stand_in as stand_in_session
 from enginewright.runtime.artifact import ENGINE_FILE, Engine
 from enginewright.runtime.manifest import (
     FileFacts,
@@ -36,6 +31,7 @@ from enginewright.runtime.manifest import (
     TargetFacts,
     TensorRTFacts,
 )
+from enginewright.runtime.open_tensorrt import MODEL_FILE
 from enginewright.runtime.session_tensorrt import TensorRTSession
 
 from .engines import make_manifest
@@ -126,14 +122,8 @@ def export_engine(spec: GpuSpec, folder: Path) -> Engine:
 
 def open_stand_in(engine: Engine, blocks: int = 40, **options: int) -> TensorRTSession:
     """Open a session whose device is the host and whose plan is the exported graph."""
-    facts = engine.manifest.target.tensorrt
-    assert facts is not None
-    device = HostDevice(facts, engine.manifest.kv.dtype)
-    model = engine.folder / MODEL_FILE
-    runs = reference_evaluate if facts.attention == "plugin" else onnxruntime_evaluate
-    context = GraphContext(model, facts.profiles, device, runs(model))
     memory = engine.manifest.kv.block_bytes * blocks
-    return TensorRTSession(engine, device, context, memory, **options)
+    return stand_in_session(engine, engine.folder / MODEL_FILE, memory, **options)
 
 
 @contextlib.contextmanager

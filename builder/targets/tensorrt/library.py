@@ -87,6 +87,11 @@ def check_options(name: str, config: BuildConfig) -> None:
             "the package has no lean runtime to put into the plan",
         ),
         (
+            gpu.timing_cache is not None,
+            "--timing-cache",
+            "it measures on the device when an engine is loaded, and its builder reads none",
+        ),
+        (
             gpu.hardware_compatible is not None,
             "--hardware-compatible",
             "it compiles for the devices of --compute-capability",

@@ -14,8 +14,6 @@ from .attention import AttentionForm, CacheShape, GatherForm, PluginForm
 from .onnx_graph import DTYPES, OnnxGraph
 from .weights import matrix, plain
 
-MODEL_FILE = "model.onnx"
-
 
 def attention_shape(network: Network) -> tuple[int, int]:
     """Return (KV heads, head size) of every layer.
@@ -35,14 +33,16 @@ def attention_shape(network: Network) -> tuple[int, int]:
     return int(heads), int(width)
 
 
-def export(network: Network, config: BuildConfig, path: Path, progress: Progress) -> None:
-    """Write `network` to `path` and its weights to `path` with `.data` behind.
+def export(
+    network: Network, config: BuildConfig, path: Path, progress: Progress, data: Path | None = None
+) -> None:
+    """Write `network` to `path`, and its weights to `data` in the same folder.
 
     The dimensions are named `seqs`, `tokens`, `blocks`, `rows` and `pool_blocks`; inputs and
     outputs are those of runtime.session_tensorrt. Raises UnsupportedModelError for an op that has
     no ONNX form here.
     """
-    with OnnxGraph(path, DOMAIN) as graph:
+    with OnnxGraph(path, data or path.with_suffix(".data"), DOMAIN) as graph:
         _Exporter(network, config, graph, progress).run()
         graph.save(network.config.family)
 
