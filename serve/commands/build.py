@@ -68,8 +68,8 @@ def command(
 ) -> None:
     """Compile CHECKPOINT into an engine.
 
-    CHECKPOINT is a Hugging Face folder, the name of a model on the Hugging Face hub, or a GGUF
-    file.
+    CHECKPOINT is a Hugging Face folder, the name of a model on the Hugging Face hub, a GGUF file,
+    or a TensorRT-LLM checkpoint.
     """
     gpu = take_gpu_options(settings)
     from ...builder.build import BuildOptions, build
