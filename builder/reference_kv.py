@@ -15,6 +15,8 @@ from .quantize.rotation import block_of, rotate
 Float32Array = npt.NDArray[np.float32]
 
 BLOCK_TOKENS = 32
+KV_DTYPES = ("f32", "bf16", "f16", "fp8", "int8")
+_FP8_MAX = 448.0  # of e4m3
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,8 @@ class ReferenceKv:
     """
 
     def __init__(self, kv_dtype: str) -> None:
-        if kv_dtype not in ("f32", "bf16", "int8"):
-            raise ValueError(f"kv_dtype is {kv_dtype!r}; allowed are f32, bf16, int8")
+        if kv_dtype not in KV_DTYPES:
+            raise ValueError(f"kv_dtype is {kv_dtype!r}; allowed are {', '.join(KV_DTYPES)}")
         self._kv_dtype = kv_dtype
         self._layers: dict[int, tuple[Float32Array, Float32Array]] = {}  # [slots, kv_heads, d]
 
@@ -123,6 +125,12 @@ def round_kv(array: Float32Array, kv_dtype: str) -> Float32Array:
     """Return [tokens, kv_heads, d] as a cache of that type gives values back."""
     if kv_dtype == "bf16":
         return array.astype(ml_dtypes.bfloat16).astype(np.float32)
+    if kv_dtype == "f16":
+        return array.astype(np.float16).astype(np.float32)
+    if kv_dtype == "fp8":
+        return (
+            np.clip(array, -_FP8_MAX, _FP8_MAX).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+        )
     if kv_dtype == "int8":
         scales = np.abs(array).max(axis=-1, keepdims=True) / np.float32(127.0)
         divisor = np.where(scales > 0, scales, np.float32(1.0))

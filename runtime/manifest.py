@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
@@ -38,6 +38,45 @@ class Needs(_Record, frozen=True, kw_only=True):
     machine: str
 
 
+class ProfileFacts(_Record, frozen=True, kw_only=True):
+    """One optimization profile: the steps it is for, and the range of each named dimension."""
+
+    kind: Literal["context", "generation"]
+    dims: dict[str, tuple[Count, Count, Count]]  # least, optimal, most
+
+
+class KernelFacts(_Record, frozen=True, kw_only=True):
+    """One kernel compiled ahead of time, named as runtime.cuda_contract does."""
+
+    name: str
+    variant: str  # which of several of that name, as `kv` or `scale`; empty if there is one
+    compute_capability: str
+    file: str
+    symbol: str
+    threads: Positive  # of a block
+    shared_bytes: Count
+
+
+class TensorRTFacts(_Record, frozen=True, kw_only=True):
+    """What a TensorRT engine needs and how its steps are laid out (runtime.cuda_contract)."""
+
+    library: Literal["tensorrt", "tensorrt-rtx"]
+    version: str  # of the library that compiled the plan
+    cuda: str  # major version of the CUDA runtime that the library was made for
+    compute_capabilities: tuple[str, ...]  # that the plan runs on
+    newer_devices: bool  # whether it runs on later ones too
+    version_compatible: bool  # whether later versions of the library read it
+    stripped: bool  # whether the weights lie beside the plan
+    attention: Literal["gather", "plugin"]
+    compute_dtype: str
+    num_kv_heads: Positive
+    head_dim: Positive
+    max_blocks: Positive  # KV blocks of the longest sequence
+    workspace_bytes: Count  # estimate of the memory that a step takes beside weights and cache
+    profiles: tuple[ProfileFacts, ...]
+    kernels: tuple[KernelFacts, ...]
+
+
 class TargetFacts(_Record, frozen=True, kw_only=True):
     """What the engine was compiled for."""
 
@@ -45,6 +84,7 @@ class TargetFacts(_Record, frozen=True, kw_only=True):
     isa: str
     needs: Needs
     abi: Count
+    tensorrt: TensorRTFacts | None = None  # of an engine for GPUs
 
 
 class Limits(_Record, frozen=True, kw_only=True):

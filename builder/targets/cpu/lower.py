@@ -11,7 +11,7 @@ from .isa import IsaLevel
 from .pack import PackedLayout, plan_bias, plan_panels, plan_table
 
 # As plugins/cpu/product.h has them.
-KERNELS = {"f32": "EW_F32", "bf16": "EW_BF16", "int8": "EW_Q8", "int4": "EW_Q4"}
+KERNELS = {"f32": "EW_F32", "bf16": "EW_BF16", "int8": "EW_Q8", "uint4": "EW_Q4"}
 
 
 def q8_row_bytes(width: int, group: int) -> int:
