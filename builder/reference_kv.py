@@ -67,13 +67,15 @@ class StepFacts:
 class ReferenceKv:
     """Keys and values of every layer, f32, rounded to `kv_dtype` when they are written.
 
-    It grows with the largest block id it meets. int8 has one scale a token and head.
+    It grows with the largest block id it meets. int8 has one scale a token and head; CPU engines
+    rotate keys before they round them so, GPU engines do not.
     """
 
-    def __init__(self, kv_dtype: str) -> None:
+    def __init__(self, kv_dtype: str, *, rotate_keys: bool = True) -> None:
         if kv_dtype not in KV_DTYPES:
             raise ValueError(f"kv_dtype is {kv_dtype!r}; allowed are {', '.join(KV_DTYPES)}")
         self._kv_dtype = kv_dtype
+        self._round_keys = round_keys if rotate_keys else round_kv
         self._layers: dict[int, tuple[Float32Array, Float32Array]] = {}  # [slots, kv_heads, d]
 
     def write(self, layer: int, step: StepFacts, k: Float32Array, v: Float32Array) -> None:
@@ -84,7 +86,7 @@ class ReferenceKv:
         if pair is None or len(pair[0]) < blocks * BLOCK_TOKENS:
             pair = self._grown(pair, blocks, k.shape[1:])
             self._layers[layer] = pair
-        pair[0][slots] = round_keys(k, self._kv_dtype)
+        pair[0][slots] = self._round_keys(k, self._kv_dtype)
         pair[1][slots] = round_kv(v, self._kv_dtype)
 
     def read(self, layer: int, step: StepFacts, sequence: int) -> tuple[Float32Array, Float32Array]:
