@@ -14,6 +14,8 @@ WEIGHT_FORMATS = ("f32", "bf16", "int8")
 KV_DTYPES = ("f32", "bf16", "int8")
 GROUPS = (64, 128, 192, 256)
 TARGETS = ("cpu",)
+TASKS = ("generate", "embed")
+POOLINGS = ("last", "mean")
 DEFAULT_SEQ_LEN_CAP = 8192
 
 
@@ -22,6 +24,8 @@ class BuildConfig:
     """What a user decides about a build. Construction raises InputError naming a bad field."""
 
     target: str = "cpu"
+    task: str = "generate"  # or embed: the engine gives vectors of texts
+    pooling: str | None = None  # embed: which tokens make the vector; None: the last one
     isa: str | None = None  # the target's name of an instruction set; None: this machine's
     weights: str = "int8"
     head_weights: str | None = None  # format of the logits' weight; None: as the others
@@ -37,6 +41,15 @@ class BuildConfig:
 
     def __post_init__(self) -> None:
         _one_of("target", self.target, TARGETS)
+        _one_of("task", self.task, TASKS)
+        _one_of("pooling", self.pooling, (None, *POOLINGS))
+        if self.pooling is not None and not self.embeds:
+            raise InputError(
+                f"pooling is {self.pooling!r}, but the task is {self.task}; only an engine that "
+                "embeds pools"
+            )
+        if self.head_weights is not None and self.embeds:
+            raise InputError("an engine that embeds has no head; leave head_weights out")
         _one_of("weights", self.weights, WEIGHT_FORMATS)
         _one_of("head_weights", self.head_weights, (None, *WEIGHT_FORMATS))
         _one_of("group", self.group, GROUPS)
@@ -55,6 +68,11 @@ class BuildConfig:
                 f"max_num_tokens is {self.max_num_tokens}, fewer than max_batch_size "
                 f"{self.max_batch_size}; every sequence of a step needs at least one token"
             )
+
+    @property
+    def embeds(self) -> bool:
+        """Whether the engine gives vectors rather than tokens."""
+        return self.task == "embed"
 
     @property
     def head_format(self) -> str:
@@ -86,7 +104,8 @@ class BuildConfig:
             )
         return dataclasses.replace(
             self,
-            head_weights=self.head_format,
+            head_weights=None if self.embeds else self.head_format,
+            pooling=self.pooling or "last" if self.embeds else None,
             kv_dtype=self.kv_format,
             max_seq_len=self.max_seq_len or min(own, DEFAULT_SEQ_LEN_CAP),
         )

@@ -46,6 +46,8 @@ def estimate(
     weights = 0
     largest = 0
     for name, tensor in tensors.items():
+        if config.embeds and name == "head.weight":
+            continue
         largest = max(largest, 4 * math.prod(tensor.shape))
         weights += _stored_bytes(tensor.shape, _format(name, model, config), config.group)
     weights += 4 * max_seq_len * model.head_dim  # the rotary table
@@ -66,10 +68,11 @@ def estimate(
 
 def _format(name: str, model: ModelConfig, config: BuildConfig) -> QuantFormat:
     form = "f32"
-    if name == "head.weight" or (name == "embedding.weight" and model.tie_word_embeddings):
+    is_table = name == "embedding.weight"
+    if name == "head.weight" or (is_table and model.tie_word_embeddings and not config.embeds):
         form = config.head_format
-    elif name == "embedding.weight":
-        form = "bf16"
+    elif is_table:
+        form = "f32" if config.weights == "f32" else "bf16"
     elif name.endswith(_LINEARS):
         form = config.weights
     return FORMATS[form]

@@ -30,6 +30,14 @@ FORMATS = click.Choice(["f32", "bf16", "int8"])
 @click.option("--quant", "weights", type=FORMATS, help="Format of the weights; int8 by default.")
 @click.option("--head-quant", "head_weights", type=FORMATS, help="Format of the output head.")
 @click.option("--kv-dtype", type=FORMATS, help="Format of keys and values; follows --quant.")
+@click.option(
+    "--task", type=click.Choice(["generate", "embed"]), help="What the engine is for; generate."
+)
+@click.option(
+    "--pooling",
+    type=click.Choice(["last", "mean"]),
+    help="With --task embed: a text's vector is its last token's, or the mean of all.",
+)
 @click.option("--group", type=int, help="int8: elements along k that share a scale, at most.")
 @click.option("--isa", help="Instruction set to compile for; this machine's by default.")
 @click.option("--max-batch-size", type=int, help="Sequences in a step.")

@@ -178,6 +178,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
 
 _Body = TypeVar("_Body", bound=msgspec.Struct)
 _AT = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")
+_MISSING = re.compile(r"missing required field `(.*?)`$")
 
 
 def decode_body(body: bytes, kind: type[_Body]) -> _Body:
@@ -192,6 +193,8 @@ def decode_body(body: bytes, kind: type[_Body]) -> _Body:
         message = str(error)
         found = _AT.search(message)
         field = re.split(r"[.\[]", found.group(1))[0] if found else None
+        if not found and (missing := _MISSING.search(message)):
+            field = missing.group(1)
         raise RequestError(f"the request body is not valid: {message}", field or None) from error
     except msgspec.DecodeError as error:
         raise RequestError(f"the request body is not JSON: {error}") from error

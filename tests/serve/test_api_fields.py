@@ -43,6 +43,8 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
         ({"guided_choice": ["a", "b"]}, "choice", ["a", "b"]),
         ({"structured_outputs": {"choice": ["a"]}}, "choice", ["a"]),
         ({"structured_outputs": {"json_object": True}}, "json_object", ""),
+        ({"guided_decoding": {"regex": "[ab]"}}, "regex", "[ab]"),
+        ({"guided_decoding": {"json": SCHEMA}}, "json_schema", SCHEMA),
     ],
 )
 def test_every_form_of_constraint(
