@@ -27,6 +27,7 @@ from enginewright.runtime.artifact import read_manifest
 from enginewright.runtime.errors import InputError, RequestError
 from enginewright.serve.commands.bench import command as bench_command
 from enginewright.serve.commands.eval import command as eval_command
+from enginewright.serve.commands.inspect import command as inspect_command
 from enginewright.serve.evaluate.logits import one_sequence
 from enginewright.serve.tokenizer import Tokenizer
 from tests.support.tiny import as_tensors, make_tiny_config, make_tiny_weights
@@ -110,6 +111,11 @@ def test_the_manifest_says_what_the_engine_is_for(made: Made) -> None:
     assert manifest.self_check.passed
     with pytest.raises(InputError, match="gives vectors, no logits"):
         manifest.check_generates()
+
+
+def test_inspect_says_so(made: Made) -> None:
+    printed = CliRunner().invoke(inspect_command, [str(made.folder)]).output
+    assert f"embeds texts, pooling: {made.pooling}" in printed
 
 
 def test_vectors_are_the_reference_s(made: Made, llm: LLM) -> None:
