@@ -14,7 +14,7 @@ from ..generation import Delta
 from ..service import Service
 from .chat_types import ChatRequest
 from .chunks import ChunkedShape, Chunks
-from .logprobs import chat_logprobs
+from .logprobs import chat_logprobs, prompt_logprobs
 from .streaming import Usage, WholeChoice
 
 
@@ -86,6 +86,8 @@ class ChatShape(ChunkedShape):
         }
         if self._token_ids:
             body["prompt_token_ids"] = list(self._prompt_ids)
+        if (entries := choices[0].prompt_logprobs) is not None:
+            body["prompt_logprobs"] = prompt_logprobs(self._tokenizer, entries)
         return body
 
     def _choice(self, index: int, choice: WholeChoice) -> dict[str, Any]:

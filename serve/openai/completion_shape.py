@@ -12,7 +12,7 @@ from ...executor.messages import TokenLogprob
 from ..generation import Delta
 from ..service import Service
 from .chunks import ChunkedShape, Chunks
-from .logprobs import completion_logprobs
+from .logprobs import completion_logprobs, prompt_logprobs
 from .streaming import Usage, WholeChoice
 from .types import CompletionRequest
 
@@ -31,6 +31,7 @@ class CompletionShape(ChunkedShape):
         self._tokenizer = service.tokenizer
         self._logprobs = body.logprobs is not None
         self._token_ids = bool(body.return_token_ids)
+        self._prompt_logprobs = body.prompt_logprobs is not None
         self._prompts = prompts
         self._shown = body.n or 1  # of each prompt's choices
         self._made = max(self._shown, body.best_of or 1)
@@ -98,7 +99,7 @@ class CompletionShape(ChunkedShape):
             choice = WholeChoice(prompt_logprobs=choice.prompt_logprobs, finish_reason="length")
         logprobs = None
         if self._logprobs:
-            before = choice.prompt_logprobs
+            before = choice.prompt_logprobs if self._echoes is not None else None
             first = None if before is None else self._prompt(index)[0]
             logprobs = self._logprobs_of(index, [*(before or ()), *choice.logprobs], first)
         result: dict[str, Any] = {
@@ -108,6 +109,8 @@ class CompletionShape(ChunkedShape):
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
         }
+        if self._prompt_logprobs and choice.prompt_logprobs is not None:
+            result["prompt_logprobs"] = prompt_logprobs(self._tokenizer, choice.prompt_logprobs)
         if self._token_ids:
             result["token_ids"] = choice.token_ids
             result["prompt_token_ids"] = self._prompt(index)

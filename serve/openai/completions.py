@@ -32,15 +32,18 @@ async def completions(request: Request) -> Response:
     params = body.sampling(defaults, 1 if nothing else body.max_tokens, logprobs, best_of)
     if body.echo and body.logprobs is not None:
         params = msgspec.structs.replace(params, prompt_logprobs=body.logprobs)
-    ids = [await _encode(service, prompt, body) for prompt in prompts]
+    params = body.with_prompt_logprobs(params)
+    ids = [body.cut(await _encode(service, prompt, body)) for prompt in prompts]
     echoes = None
     if body.echo:
         echoes = [
-            prompt if isinstance(prompt, str) else service.tokenizer.decode(prompt, False)
-            for prompt in prompts
+            prompt
+            if isinstance(prompt, str) and body.truncate_prompt_tokens is None
+            else service.tokenizer.decode(kept, False)
+            for prompt, kept in zip(prompts, ids, strict=True)
         ]
     shape = CompletionShape(service, body, object_id(request, "cmpl-"), ids, echoes)
-    if nothing and body.logprobs is None:
+    if nothing and params.prompt_logprobs is None:
         usage = Usage(sum(map(len, ids)))
         choices = [WholeChoice(finish_reason="length") for _ in range(len(ids) * best_of)]
         return json_response(shape.whole(choices, usage), headers=answer_headers(request))

@@ -21,11 +21,12 @@ class JsonSchemaFormat(msgspec.Struct, kw_only=True):
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True):
-    """`response_format`: the form of the answer; regex, grammar and ebnf are our extensions."""
+    """`response_format`: the form of the answer; json, regex, grammar and ebnf are extensions."""
 
-    type: Literal["text", "json_object", "json_schema", "regex", "grammar", "ebnf"]
+    type: Literal["text", "json_object", "json_schema", "json", "regex", "grammar", "ebnf"]
     json_schema: JsonSchemaFormat | None = None
-    schema: dict[str, Any] | None = None  # beside `json_object`, as llama.cpp takes it
+    # Beside `json_object`, as llama.cpp takes it, or `json`, as TensorRT-LLM does.
+    schema: dict[str, Any] | None = None
     regex: str | None = None
     grammar: str | None = None
     ebnf: str | None = None
@@ -100,6 +101,10 @@ def from_format(form: ResponseFormat, field: str) -> Guided | None:
                     f"{field} of type 'json_schema' needs `json_schema` with a `schema`", field
                 )
             return _schema(schema)
+        case "json":
+            if form.schema is None:
+                raise RequestError(f"{field} of type 'json' needs a `schema`", field)
+            return _schema(form.schema)
         case "regex":
             return Guided("regex", _needed(form.regex, form.type, field))
         case "grammar" | "ebnf":
