@@ -143,6 +143,27 @@ def test_company_and_chunks_change_no_bit(made: Made, llm: LLM) -> None:
         assert output.embedding == single.embedding
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_tight_pool_and_overlap_change_no_bit(made: Made, llm: LLM, overlap: bool) -> None:
+    """A pool of four blocks, and texts of three: they wait for each other's."""
+    texts = [f"{number} {TEXTS[1]}" for number in range(6)]
+    expected = llm.embed(texts)
+    assert isinstance(expected, list)
+    block = read_manifest(made.folder).kv.block_bytes
+    config = ExecutorConfig(
+        overlap=overlap,
+        kv_cache_memory=4 * block,
+        capacity_policy="max_utilization",
+        chunk_policy="equal_progress",
+        max_num_tokens=8,
+        max_batch_size=4,
+    )
+    with LLM(made.folder, client=ExecutorClient.start(made.folder, config)) as other:
+        found = other.embed(texts)
+    assert isinstance(found, list)
+    assert [one.embedding for one in found] == [one.embedding for one in expected]
+
+
 def test_async(llm: LLM) -> None:
     async def both() -> list[list[float] | None]:
         outputs = [llm.embed_async(text) for text in TEXTS[:2]]
