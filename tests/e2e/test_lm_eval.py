@@ -77,8 +77,11 @@ def test_log_likelihoods(served: Served, tokenized: bool) -> None:
 def test_generation_until_a_stop(served: Served) -> None:
     body = payload("Count: one, two, three, four,")
     del body["echo"], body["logprobs"]
-    body |= {"max_tokens": 40, "stop": ["seven", "<|im_end|>"]}
+    body |= {"max_tokens": 40, "stop": ["<|im_end|>"]}
+    whole = post(served, "/v1/completions", body)[1]["choices"][0]["text"]
+    stop = whole[20:24]
+    body["stop"] = [stop, "<|im_end|>"]
     status, answer = post(served, "/v1/completions", body)
     assert status == 200
-    assert "five" in answer["choices"][0]["text"]
-    assert "seven" not in answer["choices"][0]["text"]
+    assert answer["choices"][0]["text"] == whole[: whole.index(stop)]
+    assert answer["choices"][0]["finish_reason"] == "stop"
