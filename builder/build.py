@@ -102,7 +102,9 @@ def build(
     target.describe(config)  # refuses what it cannot compile before anything is read
     with EngineWriter(output, options.overwrite) as writer:
         with progress.phase("network"):
-            network = build_network(checkpoint.config, checkpoint.tensors, config.seq_len)
+            network = build_network(
+                checkpoint.config, checkpoint.tensors, config.seq_len, embeds=config.embeds
+            )
         with progress.phase("passes"):
             run_pipeline(
                 network,
@@ -189,7 +191,7 @@ def _quantization(config: BuildConfig, network: Network) -> Quantization:
     groups = {node.attrs["group"] for node in network.nodes if node.op == "quantize"}
     return Quantization(
         weights=config.weights,
-        head=config.head_format,
+        head="none" if config.embeds else config.head_format,
         activations=f"int8 in groups of {min(groups)}" if groups else config.compute_dtype,
         kv=config.kv_format,
     )

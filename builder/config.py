@@ -21,6 +21,8 @@ GROUPS = (64, 128, 192, 256)
 TENSORRT_WEIGHT_FORMATS = ("f32", "f16", "bf16", "int8", "fp8", "int4")
 TENSORRT_KV_DTYPES = ("f32", "f16", "bf16", "int8", "fp8")
 TENSORRT_GROUPS = (32, 64, 128)
+TASKS = ("generate", "embed")
+POOLINGS = ("last", "mean")
 DEFAULT_SEQ_LEN_CAP = 8192
 _EIGHT_BITS = {"int4": "int8"}  # what goes with weights of fewer bits by default
 
@@ -30,6 +32,8 @@ class BuildConfig:
     """What a user decides about a build. Construction raises InputError naming a bad field."""
 
     target: str = "cpu"
+    task: str = "generate"  # or embed: the engine gives vectors of texts
+    pooling: str | None = None  # embed: which tokens make the vector; None: the last one
     isa: str | None = None  # the target's name of an instruction set; None: this machine's
     weights: str = "int8"
     head_weights: str | None = None  # format of the logits' weight; None: as the others
@@ -53,6 +57,7 @@ class BuildConfig:
                 f"the target {self.target} takes no option of a GPU build; add --target "
                 "tensorrt-rtx or --target tensorrt"
             )
+        self._check_task()
         _one_of("weights", self.weights, weights)
         _one_of("head_weights", self.head_weights, (None, *heads))
         _one_of("group", self.group, (None, *groups))
@@ -71,6 +76,26 @@ class BuildConfig:
                 f"max_num_tokens is {self.max_num_tokens}, fewer than max_batch_size "
                 f"{self.max_batch_size}; every sequence of a step needs at least one token"
             )
+
+    def _check_task(self) -> None:
+        _one_of("task", self.task, TASKS)
+        _one_of("pooling", self.pooling, (None, *POOLINGS))
+        if self.embeds and self.for_gpu:
+            raise InputError(
+                f"the target {self.target} has no engines that embed; leave --target out"
+            )
+        if self.pooling is not None and not self.embeds:
+            raise InputError(
+                f"pooling is {self.pooling!r}, but the task is {self.task}; only an engine that "
+                "embeds pools"
+            )
+        if self.head_weights is not None and self.embeds:
+            raise InputError("an engine that embeds has no head; leave head_weights out")
+
+    @property
+    def embeds(self) -> bool:
+        """Whether the engine gives vectors rather than tokens."""
+        return self.task == "embed"
 
     @property
     def for_gpu(self) -> bool:
@@ -138,7 +163,8 @@ class BuildConfig:
             )
         return dataclasses.replace(
             self,
-            head_weights=self.head_format,
+            head_weights=None if self.embeds else self.head_format,
+            pooling=self.pooling or "last" if self.embeds else None,
             kv_dtype=self.kv_format,
             max_seq_len=self.max_seq_len or min(own, DEFAULT_SEQ_LEN_CAP),
             tensorrt=self.gpu if self.for_gpu else None,

@@ -49,6 +49,8 @@ def estimate(
     weights = 0
     largest = 0
     for name, tensor in tensors.items():
+        if config.embeds and name == "head.weight":
+            continue
         largest = max(largest, 4 * math.prod(tensor.shape))
         form = _format(name, model, config)
         weights += _stored_bytes(tensor.shape, form, config)
@@ -76,16 +78,17 @@ def estimate(
 
 def _format(name: str, model: ModelConfig, config: BuildConfig) -> QuantFormat:
     form = "f32"
+    is_table = name == "embedding.weight"
     if config.for_gpu:
         form = config.compute_dtype
         if name == "head.weight":
             form = config.head_format
         elif name.endswith(_LINEARS):
             form = config.weights
-    elif name == "head.weight" or (name == "embedding.weight" and model.tie_word_embeddings):
+    elif name == "head.weight" or (is_table and model.tie_word_embeddings and not config.embeds):
         form = config.head_format
-    elif name == "embedding.weight":
-        form = "bf16"
+    elif is_table:
+        form = "f32" if config.weights == "f32" else "bf16"
     elif name.endswith(_LINEARS):
         form = config.weight_format
     return FORMATS[form]

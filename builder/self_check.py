@@ -14,7 +14,7 @@ from ..runtime.errors import BuildError
 from ..runtime.manifest import SelfCheckFigures
 from ..runtime.session import Batch, Float32Array, Session, open_session
 from .memory import release_free_memory
-from .network import Network
+from .network import Network, Weight
 from .progress import Progress
 from .reference import BLOCK_TOKENS, Reference
 
@@ -49,9 +49,10 @@ def self_check(
 ) -> SelfCheckFigures:
     """Run `engine` and the reference on the same prompts and compare the logits of every token.
 
-    `plain` is the network before any pass; `opener` opens what stands in for an engine that cannot
-    run here. The engine computes the prompts in chunks of several
-    sequences at once, the reference each in one piece. Memory: one f32 weight at a time.
+    `plain` is the model's network before any pass, with its head; `opener` opens what stands in for
+    an engine that cannot run here. The hidden states of an engine that embeds become logits here,
+    through that head, so that the same limits hold. The engine computes the prompts in chunks of
+    several sequences at once, the reference each in one piece. Memory: one f32 weight at a time.
     Raises BuildError if the engine gives numbers that are not finite.
     """
     manifest = engine.manifest
@@ -64,17 +65,17 @@ def self_check(
     expected = Reference(plain).step(make_batch(prompts, whole, BLOCK_TOKENS))
     progress.advance(0, "engine")
     release_free_memory()  # what packing and the reference left behind would add to the engine
-    found = _engine_logits(engine, prompts, opener or open_session)
+    found = _engine_rows(engine, prompts, opener or open_session)
+    if manifest.embeds:
+        found = found @ _head_of(plain).T
     if not np.isfinite(found).all():
         raise BuildError(
-            "the self-check found logits that are not finite; the checkpoint or the kernels are "
+            "the self-check found numbers that are not finite; the checkpoint or the kernels are "
             "wrong, and no engine was written"
         )
-    formats = (
-        manifest.quantization.weights,
-        manifest.quantization.head,
-        manifest.quantization.kv,
-    )
+    formats = [manifest.quantization.weights, manifest.quantization.kv]
+    if not manifest.embeds:
+        formats.append(manifest.quantization.head)
     limit = max(KL_LIMITS[name] for name in formats)
     limit = max(limit, KL_LIMITS.get(manifest.quantization.activations, 0.0))
     return compare_logits(expected, found, sequences=len(prompts), kl_limit=limit)
@@ -151,15 +152,24 @@ def make_batch(prompts: Sequence[Sequence[int]], step: list[Piece], block_tokens
     )
 
 
-def _engine_logits(
+def _head_of(plain: Network) -> Float32Array:
+    """Return the weight that makes logits, [vocab, hidden]."""
+    node = plain.producer(plain.outputs[0])
+    assert node is not None
+    weight = node.inputs[1]
+    assert isinstance(weight, Weight)
+    return weight.load()
+
+
+def _engine_rows(
     engine: Engine, prompts: list[list[int]], opener: Callable[..., Session]
 ) -> Float32Array:
-    """Return the logits of every token, sequence by sequence, computed in chunked steps."""
+    """Return what the engine gives for every token, sequence by sequence, in chunked steps."""
     manifest = engine.manifest
     lengths = [len(prompt) for prompt in prompts]
     step_tokens = min(_STEP_TOKENS, manifest.limits.max_num_tokens, manifest.limits.max_batch_size)
     blocks = sum(-(-length // manifest.kv.block_tokens) for length in lengths)
-    rows = np.empty((sum(lengths), manifest.vocab_size), np.float32)
+    rows = np.empty((sum(lengths), manifest.output_size), np.float32)
     first_row = [0, *np.cumsum(lengths)]
     session = opener(
         engine,

@@ -29,7 +29,9 @@ from .messages import (
     error_info,
 )
 from .plan import StepPlan
+from .pooling import Pooling, vector_params, with_vectors
 from .prefix_tree import PrefixTree
+from .sampling import check_task
 from .scheduler import Scheduler
 from .speculative import Drafter, Speculator
 from .stats import ExecutorStats
@@ -82,6 +84,8 @@ class PyExecutor:
             compiler = Compiler(partial(Vocabulary, tokenizer, limits.vocab_size))
         self._intake = Intake(compiler, config.max_queue)
         self._speculator = None if drafter is None else Speculator(drafter, config.draft_tokens)
+        self._embeds = limits.embedding_size > 0
+        self._pooling = Pooling()
         self._stopping = False
 
     def run(self) -> None:
@@ -191,8 +195,13 @@ class PyExecutor:
         output = unpack(result, packed)
         if self._speculator is not None:
             self._speculator.landed(flight.plan, output, seconds)
+        vectors: dict[str, bytes] = {}
+        if result.hidden is not None:
+            laid, running = packed.laid, scheduler.running
+            vectors = self._pooling.take(flight.plan, laid, result.hidden, running)
         outputs = scheduler.update(flight.plan, output, now)
         scheduler.report.record(flight.plan, now, seconds)
+        outputs = with_vectors(outputs, vectors)
         self._respond(outputs)
         if self._speculator is not None:
             self._speculator.keep(scheduler.running.keys())
@@ -209,10 +218,11 @@ class PyExecutor:
                 self.stats.submitted += 1
                 self.stats.rejected(arrival.error.code)
                 raise arrival.error
+            check_task(command.params.pooling is not None, self._embeds)
             self.scheduler.submit(
                 command.request_id,
                 command.prompt_token_ids,
-                command.params,
+                vector_params(command.params) if self._embeds else command.params,
                 command.sent,
                 arrival.grammar,
             )

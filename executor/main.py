@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -46,6 +46,7 @@ class OpenedEngine:
     session: Session
     facts: dict[str, Any]
     tokenizer: Path | None = None  # folder of the engine's tokenizer
+    pooling: Literal["last", "mean"] = "last"  # of an engine that embeds
 
 
 Opener = Callable[[Path, ExecutorConfig], OpenedEngine]
@@ -73,7 +74,9 @@ def open_engine_session(folder: Path, config: ExecutorConfig) -> OpenedEngine:
         "kv_block_bytes": manifest.kv.block_bytes,
         "parameters": manifest.source.parameters,
     }
-    return OpenedEngine(session, facts, engine.folder / "tokenizer")
+    if manifest.embeds:
+        facts |= {"task": "embed", "pooling": manifest.pooling}
+    return OpenedEngine(session, facts, engine.folder / "tokenizer", manifest.pooling)
 
 
 def open_drafter(config: ExecutorConfig, vocab_size: int) -> Drafter | None:
@@ -83,6 +86,7 @@ def open_drafter(config: ExecutorConfig, vocab_size: int) -> Drafter | None:
     if config.speculative == "ngram":
         return NgramDrafter()
     engine = open_engine(Path(config.speculative))
+    engine.manifest.check_generates()
     session = open_session(
         engine,
         threads=config.threads,
@@ -140,6 +144,8 @@ def run(argument: str, opener: Opener) -> int:
                 vocab_size=limits.vocab_size,
                 engine=opened.facts,
                 open_seconds=time.monotonic() - begun,
+                embedding_size=limits.embedding_size,
+                pooling=opened.pooling,
             )
         )
     )

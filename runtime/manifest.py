@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
-from .errors import EngineDamagedError, EngineVersionError
+from .errors import EngineDamagedError, EngineVersionError, InputError
 
 SCHEMA_VERSION = 1
 MANIFEST_FILE = "engine.json"
@@ -179,6 +179,29 @@ class Manifest(_Record, frozen=True, kw_only=True):
         """The number of tokens that the model knows."""
         return int(self.model["vocab_size"])
 
+    @property
+    def embeds(self) -> bool:
+        """Whether the engine gives hidden states, to be pooled into vectors, and no logits."""
+        return self.build.get("task", "generate") == "embed"
+
+    @property
+    def pooling(self) -> Literal["last", "mean"]:
+        """Which tokens' hidden states make a text's vector."""
+        return "mean" if self.build.get("pooling") == "mean" else "last"
+
+    def check_generates(self) -> None:
+        """Raise InputError for an engine that embeds, where one is needed that gives logits."""
+        if self.embeds:
+            raise InputError(
+                f"the engine {self.name} was built with --task embed and gives vectors, no "
+                "logits; take one that was built to generate"
+            )
+
+    @property
+    def output_size(self) -> int:
+        """Numbers in a row of the engine's output: the vocabulary, or the hidden size."""
+        return int(self.model["hidden_size"]) if self.embeds else self.vocab_size
+
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the manifest as indented JSON, ending in a newline."""
@@ -243,12 +266,13 @@ def _check_sense(manifest: Manifest) -> None:
         check_file_name(name)
         if name == MANIFEST_FILE:
             raise EngineDamagedError(f"{MANIFEST_FILE} lists itself; build the engine again")
-    vocab_size = manifest.model.get("vocab_size")
-    if type(vocab_size) is not int or vocab_size < 1:
-        raise EngineDamagedError(
-            f"{MANIFEST_FILE} has the vocab_size {vocab_size!r}, expected a positive integer; "
-            "build the engine again"
-        )
+    for field in ("vocab_size", *(["hidden_size"] if manifest.embeds else [])):
+        size = manifest.model.get(field)
+        if type(size) is not int or size < 1:
+            raise EngineDamagedError(
+                f"{MANIFEST_FILE} has the {field} {size!r}, expected a positive integer; "
+                "build the engine again"
+            )
     for tensor in manifest.tensors:
         file = manifest.files.get(tensor.file)
         if file is None:

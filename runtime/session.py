@@ -70,6 +70,7 @@ class StepResult:
     top_ids: Int32Array  # [rows, max(num_logprobs)], descending, -1 pads; [0, 0] if nobody asked
     top_logprobs: Float32Array  # [rows, max(num_logprobs)]
     step_seconds: float  # from launch to completion, as the device saw it
+    hidden: Float32Array | None = None  # of an engine that embeds: [rows, embedding_size]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class SessionLimits:
     num_blocks: int  # KV blocks in the pool
     block_tokens: int  # tokens in a KV block
     vocab_size: int
+    embedding_size: int = 0  # of an engine that embeds: numbers in its rows; 0: rows are logits
 
 
 class Session(Protocol):
@@ -102,7 +104,10 @@ class Session(Protocol):
         ...
 
     def logits(self, batch: Batch) -> Float32Array:
-        """Run one forward pass and return its logits, [rows, vocab]."""
+        """Run one forward pass and return its logits, [rows, vocab].
+
+        An engine that embeds returns the last hidden states, [rows, embedding_size].
+        """
         ...
 
     def copy_block(self, source: int, target: int) -> None:

@@ -118,6 +118,7 @@ class CpuSession:
             num_blocks=self._pool.num_blocks,
             block_tokens=manifest.kv.block_tokens,
             vocab_size=manifest.vocab_size,
+            embedding_size=manifest.output_size if manifest.embeds else 0,
         )
         self._flights: deque[_Flight] = deque()
         self._last_sampling: tuple[Sampling, SamplingStruct] | None = None
@@ -187,10 +188,11 @@ class CpuSession:
         )
 
     def logits(self, batch: Batch) -> Float32Array:
-        """Run one forward pass and return its logits, [rows, vocab]."""
+        """Run one forward pass and return its logits, or an embedding engine's hidden states."""
         self.launch(batch)
         flight = self._flights[-1]
-        logits = np.empty((flight.rows, self.limits.vocab_size), np.float32)
+        width = self.limits.embedding_size or self.limits.vocab_size
+        logits = np.empty((flight.rows, width), np.float32)
         flight.result.logits = logits.ctypes.data
         self._library.ew_sample(self._engine, None, ctypes.byref(flight.result))
         self.wait()

@@ -37,6 +37,14 @@ KV_FORMATS = click.Choice(["f32", "f16", "bf16", "int8", "fp8"])
     help="Format of keys and values; follows --quant, on a GPU the type of activations.",
 )
 @click.option(
+    "--task", type=click.Choice(["generate", "embed"]), help="What the engine is for; generate."
+)
+@click.option(
+    "--pooling",
+    type=click.Choice(["last", "mean"]),
+    help="With --task embed: a text's vector is its last token's, or the mean of all.",
+)
+@click.option(
     "--group", type=int, help="Elements along k that share a scale: of int8, on a GPU of int4."
 )
 @click.option("--target", type=click.Choice(TARGETS), help="Device to compile for; cpu by default.")

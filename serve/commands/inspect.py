@@ -46,6 +46,7 @@ def _summary(manifest: Manifest) -> Table:
         f"{human_bytes(manifest.source.bytes)})",
         "model": f"{model.get('family', '?')}, {model.get('num_layers', '?')} layers, "
         f"hidden size {model.get('hidden_size', '?')}, vocabulary {manifest.vocab_size}",
+        "task": f"embeds texts, pooling: {manifest.pooling}" if manifest.embeds else "writes text",
         "formats": f"weights {formats.weights}, head {formats.head}, "
         f"activations {formats.activations}, KV {formats.kv}",
         "target": f"{target.name}, {target.isa}, ABI {target.abi}",

@@ -26,8 +26,9 @@ async def chat_completions(request: Request) -> Response:
     defaults = service.tokenizer.sampling_defaults
     params = body.sampling(defaults, max_tokens, _num_logprobs(body))
     check_choices(body.n, 1)
+    params = body.with_prompt_logprobs(params)
     prompt = service.dialect.prompt(body.conversation(), params)
-    ids = await service.encode(prompt.text, add_special_tokens=False)
+    ids = body.cut(await service.encode(prompt.text, add_special_tokens=False))
     generation = service.generation([ids], prompt.params, request_id(request))
     shape = ChatShape(service, body, object_id(request, "chatcmpl-"), ids, prompt.parser)
     return await answer(request, generation, shape, stream=bool(body.stream))

@@ -31,6 +31,7 @@ _SHARED = (
     "bad_words",
     "cache_salt",
     "queue_timeout",
+    "no_repeat_ngram_size",
 )
 # Fields whose null means SamplingParams' own default.
 _OPEN = (
@@ -78,6 +79,7 @@ class RequestFields(GuidedFields, kw_only=True):
     min_tokens: Int | None = None
     logit_bias: dict[_TokenId, float] | None = None
     skip_special_tokens: bool | None = None
+    no_repeat_ngram_size: Int | None = None
     priority: Int | None = None  # lower runs first
     timeout: float | None = None  # seconds from arrival to the end of the answer
     deadline_ms: float | None = None  # the same in milliseconds
@@ -146,6 +148,31 @@ class SamplingFields(RequestFields, kw_only=True):
 
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
+    prompt_logprobs: Int | None = None
+    truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
+
+    def cut(self, ids: list[int]) -> list[int]:
+        """Return the last tokens of a prompt, as many as the request wants to keep."""
+        return ids if self.truncate_prompt_tokens is None else ids[-self.truncate_prompt_tokens :]
+
+    def with_prompt_logprobs(self, params: SamplingParams) -> SamplingParams:
+        """Return parameters that give the prompt's log-probabilities if they are asked for.
+
+        Raises RequestError.
+        """
+        if self.prompt_logprobs is None:
+            return params
+        if self.stream:
+            raise RequestError(
+                "prompt_logprobs come with a whole answer; leave stream out", "prompt_logprobs"
+            )
+        if params.prompt_logprobs is not None:
+            raise RequestError(
+                "prompt_logprobs and echo with logprobs say the same; give one", "prompt_logprobs"
+            )
+        params = msgspec.structs.replace(params, prompt_logprobs=self.prompt_logprobs)
+        params.validate()
+        return params
 
     @property
     def include_usage(self) -> bool:
@@ -178,6 +205,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
 
 _Body = TypeVar("_Body", bound=msgspec.Struct)
 _AT = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")
+_MISSING = re.compile(r"missing required field `(.*?)`$")
 
 
 def decode_body(body: bytes, kind: type[_Body]) -> _Body:
@@ -192,6 +220,8 @@ def decode_body(body: bytes, kind: type[_Body]) -> _Body:
         message = str(error)
         found = _AT.search(message)
         field = re.split(r"[.\[]", found.group(1))[0] if found else None
+        if not found and (missing := _MISSING.search(message)):
+            field = missing.group(1)
         raise RequestError(f"the request body is not valid: {message}", field or None) from error
     except msgspec.DecodeError as error:
         raise RequestError(f"the request body is not JSON: {error}") from error

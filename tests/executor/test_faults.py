@@ -36,6 +36,17 @@ def test_a_hung_device_ends_the_process_with_all_stacks(
     assert "in wait" in log  # where the loop's thread stands
 
 
+def test_statistics_of_a_hung_executor_are_not_waited_for_for_ever() -> None:
+    client = ExecutorClient.start("some/engine", ExecutorConfig(hang_timeout=None), command("hang"))
+    try:
+        assert client.stats(timeout=20)["submitted"] == 0
+        client.submit("a", [1], TokenParams(max_tokens=50), Sink())
+        with pytest.raises(TimeoutError, match=r"has not answered for 0\.2 s"):
+            client.stats(timeout=0.2)
+    finally:
+        client.shutdown(timeout=0.1)
+
+
 def test_a_supervised_executor_is_started_again(capfd: pytest.CaptureFixture[str]) -> None:
     client = SupervisedClient(lambda: ExecutorClient.start("e", None, command("slow")))
     sink, again = Sink(), Sink()
