@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,7 +21,6 @@ from ..runtime.manifest import (
     FileFacts,
     Limits,
     Manifest,
-    Needs,
     Producer,
     Quantization,
     SelfCheckFigures,
@@ -102,7 +102,9 @@ def build(
     target.describe(config)  # refuses what it cannot compile before anything is read
     with EngineWriter(output, options.overwrite) as writer:
         with progress.phase("network"):
-            network = build_network(checkpoint.config, checkpoint.tensors, config.seq_len)
+            network = build_network(
+                checkpoint.config, checkpoint.tensors, config.seq_len, embeds=config.embeds
+            )
         with progress.phase("passes"):
             run_pipeline(
                 network,
@@ -120,14 +122,17 @@ def build(
             manifest = write_engine(writer.folder, manifest)
         notes = list(result.notes)
         figures = None
-        skip = _why_not_checked(config, result.needs)
+        skip = _why_not_checked(config, result)
         if skip:
             notes.append(skip)
         else:
             with progress.phase("self-check"):
                 plain = build_network(checkpoint.config, checkpoint.tensors, config.seq_len)
-                figures = self_check(open_engine(writer.folder), plain, progress)
+                opener = None if isinstance(result.opener, str) else result.opener
+                figures = self_check(open_engine(writer.folder), plain, progress, opener)
             notes += _judge(figures, options.keep_going)
+        if result.scratch is not None:
+            shutil.rmtree(result.scratch, ignore_errors=True)
         manifest = msgspec.structs.replace(
             manifest,
             self_check=figures,
@@ -153,7 +158,13 @@ def _manifest(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         model=_as_dict(checkpoint.config),
         build=config.to_json(),
-        target=TargetFacts(name=config.target, isa=result.isa, needs=result.needs, abi=result.abi),
+        target=TargetFacts(
+            name=config.target,
+            isa=result.isa,
+            needs=result.needs,
+            abi=result.abi,
+            tensorrt=result.tensorrt,
+        ),
         limits=Limits(
             max_batch_size=config.max_batch_size,
             max_num_tokens=config.max_num_tokens,
@@ -180,8 +191,8 @@ def _quantization(config: BuildConfig, network: Network) -> Quantization:
     groups = {node.attrs["group"] for node in network.nodes if node.op == "quantize"}
     return Quantization(
         weights=config.weights,
-        head=config.head_format,
-        activations=f"int8 in groups of {min(groups)}" if groups else "f32",
+        head="none" if config.embeds else config.head_format,
+        activations=f"int8 in groups of {min(groups)}" if groups else config.compute_dtype,
         kv=config.kv_format,
     )
 
@@ -191,10 +202,12 @@ def _as_dict(model: ModelConfig) -> dict[str, Any]:
     return msgspec.json.decode(msgspec.json.encode(dataclasses.asdict(model)))
 
 
-def _why_not_checked(config: BuildConfig, needs: Needs) -> str | None:
+def _why_not_checked(config: BuildConfig, result: TargetResult) -> str | None:
     if not config.self_check:
         return "the self-check was skipped, as asked: nothing is known about this engine's accuracy"
-    missing = machine.missing(needs)
+    if isinstance(result.opener, str):
+        return result.opener
+    missing = machine.missing(result.needs) if result.opener is None else []
     if missing:
         return (
             f"the self-check was skipped: this machine lacks {', '.join(missing)}, which the "

@@ -33,9 +33,14 @@ class NetworkWriter:
     """Writes a network node by node, taking weights from a checkpoint by their canonical names."""
 
     def __init__(
-        self, config: ModelConfig, tensors: Mapping[str, TensorSource], max_seq_len: int
+        self,
+        config: ModelConfig,
+        tensors: Mapping[str, TensorSource],
+        max_seq_len: int,
+        embeds: bool = False,
     ) -> None:
         self.config = config
+        self.embeds = embeds
         self.max_seq_len = max_seq_len
         self.ids = Value("ids", DType.I32, (TOKENS,))
         self.batch = Value("batch", DType.BATCH, ())
@@ -156,10 +161,15 @@ def gated_mlp(w: NetworkWriter, x: Value, layer: int, *, bias: bool = False) -> 
 
 
 def head(w: NetworkWriter, x: Value) -> Value:
-    """Return the logits of the rows that are wanted, [rows, vocab]."""
+    """Return the logits of the rows that are wanted, [rows, vocab].
+
+    A network that embeds has no head: it returns the last hidden states, [rows, hidden].
+    """
     config = w.config
     rows = w.op("gather_rows", x, w.batch, name="wanted_rows")
     rows = norm(w, rows, "final_norm", config.hidden_size)
+    if w.embeds:
+        return rows
     name = "embedding.weight" if config.tie_word_embeddings else "head.weight"
     weight = w.weight(name, config.vocab_size, config.hidden_size)
     return w.op("linear", rows, weight, name="logits")
@@ -170,7 +180,7 @@ Mixer = Callable[[NetworkWriter, Value, int], Value]
 
 
 def pre_norm_decoder(w: NetworkWriter, attend: Mixer, mlp: Mixer) -> Value:
-    """Return the logits of a decoder whose layers are x += attend(norm(x)); x += mlp(norm(x))."""
+    """Return the output of a decoder whose layers are x += attend(norm(x)); x += mlp(norm(x))."""
     x = embedding(w)
     for layer in range(w.config.num_layers):
         at, hidden = f"layers.{layer}", w.config.hidden_size

@@ -19,16 +19,22 @@ class Reference:
     """One network and its KV cache, stepped like a session.
 
     Weights are f32, or with `fake_quantize` rounded to the format that they carry; `kv_dtype` is
-    what the cache rounds to. The first step reads one weight at a time and keeps none; from the
-    second step on they are kept, so that one long prompt costs no memory and many steps no time.
+    what the cache rounds to, with `rotate_keys` as a CPU engine does. The first step reads one
+    weight at a time and keeps none; from the second step on they are kept, so that one long prompt
+    costs no memory and many steps no time.
     """
 
     def __init__(
-        self, network: Network, kv_dtype: str = "f32", *, fake_quantize: bool = False
+        self,
+        network: Network,
+        kv_dtype: str = "f32",
+        *,
+        fake_quantize: bool = False,
+        rotate_keys: bool = True,
     ) -> None:
         self._network = network
         self._fake_quantize = fake_quantize
-        self._kv = ReferenceKv(kv_dtype)
+        self._kv = ReferenceKv(kv_dtype, rotate_keys=rotate_keys)
         self._weights: dict[Weight, npt.NDArray[Any]] = {}
         self._keep_weights = False
         self._max_seq_len = self._longest_sequence()

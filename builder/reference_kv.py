@@ -15,6 +15,8 @@ from .quantize.rotation import block_of, rotate
 Float32Array = npt.NDArray[np.float32]
 
 BLOCK_TOKENS = 32
+KV_DTYPES = ("f32", "bf16", "f16", "fp8", "int8")
+_FP8_MAX = 448.0  # of e4m3
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,15 @@ class StepFacts:
 class ReferenceKv:
     """Keys and values of every layer, f32, rounded to `kv_dtype` when they are written.
 
-    It grows with the largest block id it meets. int8 has one scale a token and head.
+    It grows with the largest block id it meets. int8 has one scale a token and head; CPU engines
+    rotate keys before they round them so, GPU engines do not.
     """
 
-    def __init__(self, kv_dtype: str) -> None:
-        if kv_dtype not in ("f32", "bf16", "int8"):
-            raise ValueError(f"kv_dtype is {kv_dtype!r}; allowed are f32, bf16, int8")
+    def __init__(self, kv_dtype: str, *, rotate_keys: bool = True) -> None:
+        if kv_dtype not in KV_DTYPES:
+            raise ValueError(f"kv_dtype is {kv_dtype!r}; allowed are {', '.join(KV_DTYPES)}")
         self._kv_dtype = kv_dtype
+        self._round_keys = round_keys if rotate_keys else round_kv
         self._layers: dict[int, tuple[Float32Array, Float32Array]] = {}  # [slots, kv_heads, d]
 
     def write(self, layer: int, step: StepFacts, k: Float32Array, v: Float32Array) -> None:
@@ -82,7 +86,7 @@ class ReferenceKv:
         if pair is None or len(pair[0]) < blocks * BLOCK_TOKENS:
             pair = self._grown(pair, blocks, k.shape[1:])
             self._layers[layer] = pair
-        pair[0][slots] = round_keys(k, self._kv_dtype)
+        pair[0][slots] = self._round_keys(k, self._kv_dtype)
         pair[1][slots] = round_kv(v, self._kv_dtype)
 
     def read(self, layer: int, step: StepFacts, sequence: int) -> tuple[Float32Array, Float32Array]:
@@ -123,6 +127,12 @@ def round_kv(array: Float32Array, kv_dtype: str) -> Float32Array:
     """Return [tokens, kv_heads, d] as a cache of that type gives values back."""
     if kv_dtype == "bf16":
         return array.astype(ml_dtypes.bfloat16).astype(np.float32)
+    if kv_dtype == "f16":
+        return array.astype(np.float16).astype(np.float32)
+    if kv_dtype == "fp8":
+        return (
+            np.clip(array, -_FP8_MAX, _FP8_MAX).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+        )
     if kv_dtype == "int8":
         scales = np.abs(array).max(axis=-1, keepdims=True) / np.float32(127.0)
         divisor = np.where(scales > 0, scales, np.float32(1.0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +12,18 @@ from tokenizers import Tokenizer
 from ..runtime.artifact import Engine
 from ..runtime.errors import BuildError
 from ..runtime.manifest import SelfCheckFigures
-from ..runtime.session import Batch, Float32Array, open_session
+from ..runtime.session import Batch, Float32Array, Session, open_session
 from .memory import release_free_memory
-from .network import Network
+from .network import Network, Weight
 from .progress import Progress
 from .reference import BLOCK_TOKENS, Reference
 
 KL_LIMITS = {
     "f32": 1e-6,  # only the order of float sums differs
+    "f16": 0.005,  # 11 bits of mantissa in every product
     "bf16": 0.01,  # 8 bits of mantissa in every product; sound models stay below 0.001
     "int8": 0.05,  # sound models stay below 0.01; one wrong scale or a swapped row gives 1 and more
+    "fp8": 0.1,  # 4 bits of mantissa in every weight
     "int4": 1.0,  # 4 bits by rounding alone cost a small model 0.3; a defect costs more
 }
 """Mean KL in nats above which an engine of that format counts as wrong, not merely rounded."""
@@ -39,11 +41,18 @@ _TEXT = (
 Piece = tuple[int, int, int]  # sequence, first token, number of tokens
 
 
-def self_check(engine: Engine, plain: Network, progress: Progress) -> SelfCheckFigures:
+def self_check(
+    engine: Engine,
+    plain: Network,
+    progress: Progress,
+    opener: Callable[..., Session] | None = None,
+) -> SelfCheckFigures:
     """Run `engine` and the reference on the same prompts and compare the logits of every token.
 
-    `plain` is the network before any pass. The engine computes the prompts in chunks of several
-    sequences at once, the reference each in one piece. Memory: one f32 weight at a time.
+    `plain` is the model's network before any pass, with its head; `opener` opens what stands in for
+    an engine that cannot run here. The hidden states of an engine that embeds become logits here,
+    through that head, so that the same limits hold. The engine computes the prompts in chunks of
+    several sequences at once, the reference each in one piece. Memory: one f32 weight at a time.
     Raises BuildError if the engine gives numbers that are not finite.
     """
     manifest = engine.manifest
@@ -56,18 +65,19 @@ def self_check(engine: Engine, plain: Network, progress: Progress) -> SelfCheckF
     expected = Reference(plain).step(make_batch(prompts, whole, BLOCK_TOKENS))
     progress.advance(0, "engine")
     release_free_memory()  # what packing and the reference left behind would add to the engine
-    found = _engine_logits(engine, prompts)
+    found = _engine_rows(engine, prompts, opener or open_session)
+    if manifest.embeds:
+        found = found @ _head_of(plain).T
     if not np.isfinite(found).all():
         raise BuildError(
-            "the self-check found logits that are not finite; the checkpoint or the kernels are "
+            "the self-check found numbers that are not finite; the checkpoint or the kernels are "
             "wrong, and no engine was written"
         )
-    formats = (
-        manifest.quantization.weights,
-        manifest.quantization.head,
-        manifest.quantization.kv,
-    )
+    formats = [manifest.quantization.weights, manifest.quantization.kv]
+    if not manifest.embeds:
+        formats.append(manifest.quantization.head)
     limit = max(KL_LIMITS[name] for name in formats)
+    limit = max(limit, KL_LIMITS.get(manifest.quantization.activations, 0.0))
     return compare_logits(expected, found, sequences=len(prompts), kl_limit=limit)
 
 
@@ -142,15 +152,26 @@ def make_batch(prompts: Sequence[Sequence[int]], step: list[Piece], block_tokens
     )
 
 
-def _engine_logits(engine: Engine, prompts: list[list[int]]) -> Float32Array:
-    """Return the logits of every token, sequence by sequence, computed in chunked steps."""
+def _head_of(plain: Network) -> Float32Array:
+    """Return the weight that makes logits, [vocab, hidden]."""
+    node = plain.producer(plain.outputs[0])
+    assert node is not None
+    weight = node.inputs[1]
+    assert isinstance(weight, Weight)
+    return weight.load()
+
+
+def _engine_rows(
+    engine: Engine, prompts: list[list[int]], opener: Callable[..., Session]
+) -> Float32Array:
+    """Return what the engine gives for every token, sequence by sequence, in chunked steps."""
     manifest = engine.manifest
     lengths = [len(prompt) for prompt in prompts]
     step_tokens = min(_STEP_TOKENS, manifest.limits.max_num_tokens, manifest.limits.max_batch_size)
     blocks = sum(-(-length // manifest.kv.block_tokens) for length in lengths)
-    rows = np.empty((sum(lengths), manifest.vocab_size), np.float32)
+    rows = np.empty((sum(lengths), manifest.output_size), np.float32)
     first_row = [0, *np.cumsum(lengths)]
-    session = open_session(
+    session = opener(
         engine,
         kv_cache_memory=blocks * manifest.kv.block_bytes,
         max_batch_size=step_tokens,

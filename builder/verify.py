@@ -17,7 +17,8 @@ def verify(network: Network) -> None:
 
     The rules: the books agree with the nodes; names are unique; a value is defined before it is
     used; every node fits the op table and its output has the inferred type; weights have a known
-    format; every layer's KV cache is written once and read once; the outputs are logits.
+    format; every layer's KV cache is written once and read once; the output is logits, or hidden
+    states.
     """
     network.check()
     _check_names(network)
@@ -35,7 +36,7 @@ def verify(network: Network) -> None:
             raise NetworkError(f"the output {output.name} is not defined by any node")
     _check_weights(network)
     _check_cache(network)
-    _check_logits(network)
+    _check_output(network)
 
 
 def _check_names(network: Network) -> None:
@@ -77,11 +78,21 @@ def _check_cache(network: Network) -> None:
                 raise _broken(node, "it waits for the KV write of another layer")
 
 
-def _check_logits(network: Network) -> None:
-    expected = (DType.F32, (ROWS, network.config.vocab_size))
+def _check_output(network: Network) -> None:
+    sizes = [network.config.vocab_size]
+    if any(_is_normed(network, output) for output in network.outputs):
+        sizes.append(network.config.hidden_size)
     found = [(output.dtype, output.shape) for output in network.outputs]
-    if found != [expected]:
-        raise NetworkError(f"the outputs are {network.outputs}, expected logits f32[rows, vocab]")
+    if not any(found == [(DType.F32, (ROWS, size))] for size in sizes):
+        raise NetworkError(
+            f"the outputs are {network.outputs}, expected logits f32[rows, vocab] or normed "
+            "hidden states f32[rows, hidden]"
+        )
+
+
+def _is_normed(network: Network, value: Value) -> bool:
+    producer = network.producer(value)
+    return producer is not None and producer.op == "rms_norm"
 
 
 def _broken(node: Node, rule: str) -> NetworkError:

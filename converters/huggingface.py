@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,19 +10,14 @@ from ..runtime.errors import CheckpointError
 from .checkpoint import Checkpoint, Tensor
 from .families import by_model_type
 from .fields import Fields
-from .generation_config import write_generation_config
 from .huggingface_config import model_config
 from .mapped_file import MappedFile
 from .mapping import NameTable, map_tensors
 from .safetensors_file import read_safetensors
+from .tokenizer_files import copy_tokenizer
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-OPTIONAL_TOKENIZER_FILES = (
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "special_tokens_map.json",
-)
 
 
 class HuggingFaceCheckpoint(Checkpoint):
@@ -44,24 +38,13 @@ class HuggingFaceCheckpoint(Checkpoint):
 
     def write_tokenizer(self, folder: Path) -> None:
         """Copy the tokenizer's files; generation_config.json is made from the config if absent."""
-        tokenizer = self._folder / "tokenizer.json"
-        if not tokenizer.exists():
-            raise CheckpointError(
-                f"{self._folder} has no tokenizer.json; save the model's fast tokenizer there "
-                "(transformers: AutoTokenizer.from_pretrained(...).save_pretrained(...))."
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(tokenizer, folder / tokenizer.name)
-        for name in OPTIONAL_TOKENIZER_FILES:
-            if (self._folder / name).exists():
-                shutil.copyfile(self._folder / name, folder / name)
-        if not (folder / "tokenizer_config.json").exists():
-            (folder / "tokenizer_config.json").write_text("{}\n", encoding="utf-8")
-        generation = self._folder / "generation_config.json"
-        if generation.exists():
-            shutil.copyfile(generation, folder / generation.name)
-        else:
-            write_generation_config(self.config, folder)
+        copy_tokenizer(
+            self._folder,
+            folder,
+            self.config,
+            "save the model's fast tokenizer there (transformers: "
+            "AutoTokenizer.from_pretrained(...).save_pretrained(...))",
+        )
 
 
 def open_huggingface(folder: Path, source: str) -> HuggingFaceCheckpoint:

@@ -7,11 +7,13 @@ from pathlib import Path
 from ..runtime.errors import CheckpointError
 from . import hub
 from .checkpoint import Checkpoint
+from .fields import Fields
 from .huggingface import open_huggingface
+from .trtllm import is_trtllm, open_trtllm
 
 
 def open_checkpoint(path_or_hub_name: str) -> Checkpoint:
-    """Open a Hugging Face folder, a GGUF file, a folder with one GGUF file, or a hub model.
+    """Open a Hugging Face folder, a TensorRT-LLM checkpoint, a GGUF file or folder, or a hub model.
 
     Weights stay unread until a tensor is loaded. Raises CheckpointError with one sentence when
     there is no such checkpoint or it is damaged, UnsupportedModelError when it is sound but of a
@@ -32,6 +34,8 @@ def open_checkpoint(path_or_hub_name: str) -> Checkpoint:
 
 def _open_folder(folder: Path) -> Checkpoint:
     if (folder / "config.json").exists():
+        if is_trtllm(Fields.from_json(folder / "config.json")):
+            return open_trtllm(folder)
         return open_huggingface(folder, folder.resolve().name)
     files = sorted(folder.glob("*.gguf"))
     if len(files) == 1:

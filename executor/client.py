@@ -149,11 +149,11 @@ class ExecutorClient:
             if request_id in self._inbox.sinks and not self._inbox.dead:
                 self._channel.send(Abort(request_id))
 
-    def stats(self, detail: bool = False) -> dict[str, Any]:
+    def stats(self, detail: bool = False, timeout: float | None = None) -> dict[str, Any]:
         """Return the executor's counters and gauges; waits for the step in progress.
 
         With `detail` there are also `iterations` and `ended_requests`, each since they were last
-        asked for, and `requests`. Raises ExecutorDiedError.
+        asked for, and `requests`. Raises ExecutorDiedError; TimeoutError after `timeout` seconds.
         """
         self._guard.check()
         future: Future[dict[str, Any]] = Future()
@@ -162,7 +162,11 @@ class ExecutorClient:
                 raise died(self._process)
             self._inbox.stats_waiting.append(future)
             self._channel.send(GetStats(detail))
-        return future.result()
+        try:
+            return future.result(timeout)
+        except TimeoutError:  # the answer may still come, and must not be taken for another's
+            message = f"the executor has not answered for {timeout:g} s; a step takes long or hangs"
+            raise TimeoutError(message) from None
 
     def shutdown(self, timeout: float = 10.0) -> None:
         """Cancel what runs and end the process; after `timeout` seconds it is killed.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ..runtime.errors import RequestError
 from ..runtime.session import Session, StepResult
 from .plan import StepPlan
+from .pooling import result_of
 from .request import Request
 from .sampling_table import greedy_sampling
 from .step import PackedSampling, StepPacker
@@ -24,6 +25,7 @@ class Flight:
     launched: float  # time.monotonic()
     packed: PackedSampling | None = None  # None: not sampled yet
     error: Exception | None = None
+    result: StepResult | None = None  # of an engine that embeds: known at once
 
     @property
     def waits_for_tokens(self) -> bool:
@@ -37,6 +39,7 @@ class Device:
     def __init__(self, session: Session, packer: StepPacker) -> None:
         self._session = session
         self._packer = packer
+        self._embeds = session.limits.embedding_size > 0
         self.waited_seconds = 0.0  # spent in waiting for results, in all
 
     def launch(self, plan: StepPlan, running: Mapping[int, Request]) -> Flight:
@@ -51,8 +54,15 @@ class Device:
             else:
                 self._session.copy_block(source, target)
         batch = self._packer.pack_batch(plan, running)
-        self._session.launch(batch)
         flight = Flight(plan, len(batch.logit_rows), time.monotonic())
+        if self._embeds:
+            flight.packed = self._packer.pack_sampling(plan, running)
+            hidden = self._session.logits(batch)
+            flight.result = result_of(hidden, time.monotonic() - flight.launched)
+            self.waited_seconds += flight.result.step_seconds
+            return flight
+        self._session.launch(batch)
+        flight.launched = time.monotonic()
         if plan.is_processed or not plan.device_tokens or not self._packer.needs_tokens(plan):
             self.sample(flight, running)
         return flight
@@ -78,6 +88,9 @@ class Device:
 
         What the logits processors of the running requests raise is their requests' alone.
         """
+        if flight.result is not None:
+            assert flight.packed is not None
+            return flight.result, flight.packed
         begun = time.monotonic()
         try:
             result = self._session.wait()

@@ -32,7 +32,9 @@ from .messages import (
     error_info,
 )
 from .plan import StepPlan
+from .pooling import Pooling, vector_params, with_vectors
 from .prefix_tree import PrefixTree
+from .sampling import check_task
 from .scheduler import Scheduler
 from .speculative import Drafter, Speculator
 from .stats import ExecutorStats
@@ -86,6 +88,8 @@ class PyExecutor:
             compiler = Compiler(partial(Vocabulary, tokenizer, limits.vocab_size))
         self._intake = Intake(compiler, config.max_queue)
         self._speculator = None if drafter is None else Speculator(drafter, config.draft_tokens)
+        self._embeds = limits.embedding_size > 0
+        self._pooling = Pooling()
         self._stopping = False
 
     def run(self) -> None:
@@ -195,13 +199,18 @@ class PyExecutor:
         scheduler.measured(flight.plan, seconds)
         for number, error in packed.errors.items():
             self._respond(scheduler.fail_request(number, error, now))
+        vectors: dict[str, bytes] = {}
         try:
+            if result.hidden is not None:
+                laid, running = packed.laid, scheduler.running
+                vectors = self._pooling.take(flight.plan, laid, result.hidden, running)
             outputs = scheduler.update(flight.plan, output, now)
         except Exception as error:  # a bug of ours; whoever was not in the step goes on
             traceback.print_exc()
             self._fail(flight.plan, error)
             return
         scheduler.report.record(flight.plan, now, seconds)
+        outputs = with_vectors(outputs, vectors)
         self._respond(outputs)
         if self._speculator is not None:
             self._speculator.keep(scheduler.running.keys())
@@ -220,10 +229,11 @@ class PyExecutor:
                 self.stats.submitted += 1
                 self.stats.rejected(arrival.error.code)
                 raise arrival.error
+            check_task(command.params.pooling is not None, self._embeds)
             self.scheduler.submit(
                 command.request_id,
                 command.prompt_token_ids,
-                command.params,
+                vector_params(command.params) if self._embeds else command.params,
                 command.sent,
                 arrival.grammar,
                 arrival.processors,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -50,6 +50,7 @@ class OpenedEngine:
     tokenizer: Path | None = None  # folder of the engine's tokenizer
     identity: bytes = b""  # equal for engines that compute the same bits
     kv_block_bytes: int = 0
+    pooling: Literal["last", "mean"] = "last"  # of an engine that embeds
 
 
 Opener = Callable[[Path, ExecutorConfig], OpenedEngine]
@@ -77,6 +78,8 @@ def open_engine_session(folder: Path, config: ExecutorConfig) -> OpenedEngine:
         "kv_block_bytes": manifest.kv.block_bytes,
         "parameters": manifest.source.parameters,
     }
+    if manifest.embeds:
+        facts |= {"task": "embed", "pooling": manifest.pooling}
     hashes = [manifest.files[name].sha256 for name in REQUIRED_FILES]
     return OpenedEngine(
         session,
@@ -84,6 +87,7 @@ def open_engine_session(folder: Path, config: ExecutorConfig) -> OpenedEngine:
         engine.folder / "tokenizer",
         msgspec.json.encode([hashes, manifest.kv]),
         manifest.kv.block_bytes,
+        manifest.pooling,
     )
 
 
@@ -107,6 +111,7 @@ def open_drafter(config: ExecutorConfig, vocab_size: int) -> Drafter | None:
     if config.speculative == "ngram":
         return NgramDrafter()
     engine = open_engine(Path(config.speculative))
+    engine.manifest.check_generates()
     session = open_session(
         engine,
         threads=config.threads,
@@ -165,6 +170,8 @@ def run(argument: str, opener: Opener) -> int:
                 vocab_size=limits.vocab_size,
                 engine=opened.facts,
                 open_seconds=time.monotonic() - begun,
+                embedding_size=limits.embedding_size,
+                pooling=opened.pooling,
             )
         )
     )

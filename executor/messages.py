@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any, Literal
 
 import msgspec
@@ -47,6 +48,7 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prefill_seconds: float | None = None  # from start to first token; with the first token
     # Of the prompt's second token and those after it; with the first token, where asked for.
     prompt_logprobs: list[TokenLogprob] | None = None
+    embedding: bytes | None = None  # f32, little-endian; instead of tokens
 
 
 class StepStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -94,6 +96,8 @@ class ExecutorInfo(msgspec.Struct, frozen=True):
     vocab_size: int
     engine: dict[str, Any]  # facts of the engine, for people
     open_seconds: float  # time to open engine and session
+    embedding_size: int = 0  # numbers of a vector; 0: the engine writes text
+    pooling: Literal["last", "mean"] = "last"  # which tokens make a vector
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
@@ -135,6 +139,11 @@ def checked_submit(
     except msgspec.ValidationError as error:
         raise RequestError(f"The request cannot be sent: {error}.") from None
     return Submit(request_id, prompt, params, sent)
+
+
+def floats_of(embedding: bytes) -> list[float]:
+    """Return the numbers of an embedding; every machine we run on is little-endian."""
+    return list(array("f", embedding))
 
 
 def error_info(error: BaseException) -> ErrorInfo:

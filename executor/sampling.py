@@ -83,6 +83,7 @@ class TokenParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     tenant: str | None = None  # who shares fairly with others; None: the salt stands for it
     pin: bool = False  # keep the prompt's KV until nothing else can make room
     logits_processor: bytes | None = None  # what executor.logits_processors made of callables
+    pooling: Literal["last", "mean"] | None = None  # a vector is wanted, of these tokens
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +115,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     deadline: float | None = None  # seconds from submission to the end of the answer
     queue_timeout: float | None = None  # seconds from submission to the start
     cache_salt: str | None = None
+    tenant: str | None = None  # who shares fairly with others; None: the salt stands for it
     no_repeat_ngram_size: int | None = None  # None or 0: off; over prompt and answer
     best_of: int | None = None  # answers that are made, of which the n likeliest are given
     use_beam_search: bool = False  # the likeliest answers; best_of, or n, is the beams' number
@@ -207,7 +209,24 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             deadline=self.deadline,
             queue_timeout=self.queue_timeout,
             cache_salt=self.cache_salt,
+            tenant=self.tenant,
             no_repeat_ngram_size=self.no_repeat_ngram_size or 0,
+        )
+
+
+def check_task(wants_vector: bool, embeds: bool) -> None:
+    """Raise RequestError unless a request wants what the engine gives: a vector, or tokens."""
+    if embeds and not wants_vector:
+        raise RequestError(
+            "This engine was built with --task embed: it gives vectors and writes no text. Use "
+            "/v1/embeddings or LLM.embed, or an engine that was built to generate.",
+            "model",
+        )
+    if wants_vector and not embeds:
+        raise RequestError(
+            "This engine was built to write text and gives no embeddings. Build one with "
+            "`enginewright build --task embed`.",
+            "model",
         )
 
 

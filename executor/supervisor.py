@@ -71,9 +71,9 @@ class SupervisedClient:
         """End a request; one that is unknown or has ended is left alone."""
         self._client.abort(request_id)
 
-    def stats(self, detail: bool = False) -> dict[str, Any]:
+    def stats(self, detail: bool = False, timeout: float | None = None) -> dict[str, Any]:
         """Return the executor's statistics, and how often it was started again."""
-        return {**self._client.stats(detail), "restarts": self.restarts}
+        return {**self._client.stats(detail, timeout), "restarts": self.restarts}
 
     def shutdown(self, timeout: float = 10.0) -> None:
         """End the executor for good; may be called again."""

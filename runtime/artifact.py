@@ -25,7 +25,7 @@ from .manifest import (
 ENGINE_FILE = "rank0.engine"
 WEIGHTS_FILE = "rank0.weights"
 TOKENIZER_FOLDER = "tokenizer"
-REQUIRED_FILES = (ENGINE_FILE, WEIGHTS_FILE)
+REQUIRED_FILES = (ENGINE_FILE, WEIGHTS_FILE)  # of a CPU engine; a plan may hold its weights
 
 _SMALL_FILE_BYTES = 4 << 20  # up to here a fast check hashes too: a few milliseconds
 _MAX_MANIFEST_BYTES = 64 << 20
@@ -65,7 +65,8 @@ def open_engine(path: str | Path, verify: Verify = "fast") -> Engine:
     """
     folder = Path(path)
     manifest = read_manifest(folder)
-    for name in REQUIRED_FILES:
+    required = REQUIRED_FILES if manifest.target.tensorrt is None else (ENGINE_FILE,)
+    for name in required:
         if name not in manifest.files:
             raise EngineDamagedError(
                 f"{folder / MANIFEST_FILE} does not list {name}; build the engine again"

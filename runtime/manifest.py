@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
-from .errors import EngineDamagedError, EngineVersionError
+from .errors import EngineDamagedError, EngineVersionError, InputError
 
 SCHEMA_VERSION = 1
 MANIFEST_FILE = "engine.json"
@@ -38,6 +38,45 @@ class Needs(_Record, frozen=True, kw_only=True):
     machine: str
 
 
+class ProfileFacts(_Record, frozen=True, kw_only=True):
+    """One optimization profile: the steps it is for, and the range of each named dimension."""
+
+    kind: Literal["context", "generation"]
+    dims: dict[str, tuple[Count, Count, Count]]  # least, optimal, most
+
+
+class KernelFacts(_Record, frozen=True, kw_only=True):
+    """One kernel compiled ahead of time, named as runtime.cuda_contract does."""
+
+    name: str
+    variant: str  # which of several of that name, as `kv` or `scale`; empty if there is one
+    compute_capability: str
+    file: str
+    symbol: str
+    threads: Positive  # of a block
+    shared_bytes: Count
+
+
+class TensorRTFacts(_Record, frozen=True, kw_only=True):
+    """What a TensorRT engine needs and how its steps are laid out (runtime.cuda_contract)."""
+
+    library: Literal["tensorrt", "tensorrt-rtx"]
+    version: str  # of the library that compiled the plan
+    cuda: str  # major version of the CUDA runtime that the library was made for
+    compute_capabilities: tuple[str, ...]  # that the plan runs on
+    newer_devices: bool  # whether it runs on later ones too
+    version_compatible: bool  # whether later versions of the library read it
+    stripped: bool  # whether the weights lie beside the plan
+    attention: Literal["gather", "plugin"]
+    compute_dtype: str
+    num_kv_heads: Positive
+    head_dim: Positive
+    max_blocks: Positive  # KV blocks of the longest sequence
+    workspace_bytes: Count  # estimate of the memory that a step takes beside weights and cache
+    profiles: tuple[ProfileFacts, ...]
+    kernels: tuple[KernelFacts, ...]
+
+
 class TargetFacts(_Record, frozen=True, kw_only=True):
     """What the engine was compiled for."""
 
@@ -45,6 +84,7 @@ class TargetFacts(_Record, frozen=True, kw_only=True):
     isa: str
     needs: Needs
     abi: Count
+    tensorrt: TensorRTFacts | None = None  # of an engine for GPUs
 
 
 class Limits(_Record, frozen=True, kw_only=True):
@@ -139,6 +179,29 @@ class Manifest(_Record, frozen=True, kw_only=True):
         """The number of tokens that the model knows."""
         return int(self.model["vocab_size"])
 
+    @property
+    def embeds(self) -> bool:
+        """Whether the engine gives hidden states, to be pooled into vectors, and no logits."""
+        return self.build.get("task", "generate") == "embed"
+
+    @property
+    def pooling(self) -> Literal["last", "mean"]:
+        """Which tokens' hidden states make a text's vector."""
+        return "mean" if self.build.get("pooling") == "mean" else "last"
+
+    def check_generates(self) -> None:
+        """Raise InputError for an engine that embeds, where one is needed that gives logits."""
+        if self.embeds:
+            raise InputError(
+                f"the engine {self.name} was built with --task embed and gives vectors, no "
+                "logits; take one that was built to generate"
+            )
+
+    @property
+    def output_size(self) -> int:
+        """Numbers in a row of the engine's output: the vocabulary, or the hidden size."""
+        return int(self.model["hidden_size"]) if self.embeds else self.vocab_size
+
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the manifest as indented JSON, ending in a newline."""
@@ -203,12 +266,13 @@ def _check_sense(manifest: Manifest) -> None:
         check_file_name(name)
         if name == MANIFEST_FILE:
             raise EngineDamagedError(f"{MANIFEST_FILE} lists itself; build the engine again")
-    vocab_size = manifest.model.get("vocab_size")
-    if type(vocab_size) is not int or vocab_size < 1:
-        raise EngineDamagedError(
-            f"{MANIFEST_FILE} has the vocab_size {vocab_size!r}, expected a positive integer; "
-            "build the engine again"
-        )
+    for field in ("vocab_size", *(["hidden_size"] if manifest.embeds else [])):
+        size = manifest.model.get(field)
+        if type(size) is not int or size < 1:
+            raise EngineDamagedError(
+                f"{MANIFEST_FILE} has the {field} {size!r}, expected a positive integer; "
+                "build the engine again"
+            )
     for tensor in manifest.tensors:
         file = manifest.files.get(tensor.file)
         if file is None:

@@ -70,6 +70,7 @@ class StepResult:
     top_ids: Int32Array  # [rows, max(num_logprobs)], descending, -1 pads; [0, 0] if nobody asked
     top_logprobs: Float32Array  # [rows, max(num_logprobs)]
     step_seconds: float  # from launch to completion, as the device saw it
+    hidden: Float32Array | None = None  # of an engine that embeds: [rows, embedding_size]
     logits: Float32Array | None = None  # [rows, vocab], of a step that was not sampled
 
 
@@ -83,6 +84,7 @@ class SessionLimits:
     num_blocks: int  # KV blocks in the pool
     block_tokens: int  # tokens in a KV block
     vocab_size: int
+    embedding_size: int = 0  # of an engine that embeds: numbers in its rows; 0: rows are logits
 
 
 class Session(Protocol):
@@ -110,7 +112,10 @@ class Session(Protocol):
         ...
 
     def logits(self, batch: Batch) -> Float32Array:
-        """Run one forward pass and return its logits, [rows, vocab]."""
+        """Run one forward pass and return its logits, [rows, vocab].
+
+        An engine that embeds returns the last hidden states, [rows, embedding_size].
+        """
         ...
 
     def copy_block(self, source: int, target: int) -> None:
@@ -134,9 +139,16 @@ def open_session(engine: Engine, **options: Any) -> Session:
     """Open the session that the engine's target asks for.
 
     Options: `threads`, `kv_cache_memory` (bytes), `max_batch_size`, `max_num_tokens`; None is the
-    default of each; a CPU engine also takes `own_threads` and `huge_pages`.
+    default of each; a CPU engine also takes `own_threads` and `huge_pages`, and one for GPUs has
+    no use for threads.
     Raises IncompatibleMachineError, OutOfMemoryError or EngineError.
     """
+    if engine.manifest.target.tensorrt is not None:
+        from .open_tensorrt import open_tensorrt_session
+
+        for name in ("threads", "own_threads", "huge_pages"):
+            options.pop(name, None)
+        return open_tensorrt_session(engine, **options)
     from .session_cpu import CpuSession
 
     return CpuSession(engine, **options)

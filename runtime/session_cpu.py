@@ -121,6 +121,7 @@ class CpuSession:
             num_blocks=self._pool.num_blocks,
             block_tokens=manifest.kv.block_tokens,
             vocab_size=manifest.vocab_size,
+            embedding_size=manifest.output_size if manifest.embeds else 0,
         )
         self._flights: deque[_Flight] = deque()
         self._last_sampling: tuple[Sampling, SamplingStruct] | None = None
@@ -157,7 +158,8 @@ class CpuSession:
         """Queue the sampling of the step that was launched last, or with None its logits."""
         flight = self._flights[-1]
         if sampling is None:
-            flight.logits = np.empty((flight.rows, self.limits.vocab_size), np.float32)
+            width = self.limits.embedding_size or self.limits.vocab_size
+            flight.logits = np.empty((flight.rows, width), np.float32)
             flight.result.logits = flight.logits.ctypes.data
             self._library.ew_sample(self._engine, None, ctypes.byref(flight.result))
             return
@@ -191,7 +193,7 @@ class CpuSession:
         return _result_of(self._flights.popleft())
 
     def logits(self, batch: Batch) -> Float32Array:
-        """Run one forward pass and return its logits, [rows, vocab]."""
+        """Run one forward pass and return its logits, or an embedding engine's hidden states."""
         self.launch(batch)
         self.sample(None)
         logits = self.wait().logits
@@ -268,7 +270,7 @@ def _result_of(flight: _Flight) -> StepResult:
         flight.top_ids,
         flight.top_logprobs,
         flight.result.seconds,
-        flight.logits,
+        logits=flight.logits,
     )
 
 

@@ -36,8 +36,11 @@ class Client(Protocol):
         """End a request; one that is unknown or has ended is left alone."""
         ...
 
-    def stats(self, detail: bool = False) -> dict[str, Any]:
-        """Return the executor's counters, with `detail` its records; blocks until it answers."""
+    def stats(self, detail: bool = False, timeout: float | None = None) -> dict[str, Any]:
+        """Return the executor's counters, with `detail` its records; blocks until it answers.
+
+        Raises TimeoutError after `timeout` seconds.
+        """
         ...
 
     def shutdown(self) -> None:

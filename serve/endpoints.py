@@ -104,7 +104,14 @@ ENDPOINTS = (
         CountTokensRequest,
         answers.TokenCount,
     ),
-    Endpoint("POST", "/v1/embeddings", embeddings, "Refuse: no engine embeds.", EmbeddingsRequest),
+    Endpoint(
+        "POST",
+        "/v1/embeddings",
+        embeddings,
+        "Return vectors of texts, from an engine that was built for it.",
+        EmbeddingsRequest,
+        answers.EmbeddingList,
+    ),
     Endpoint("GET", "/v1/models", list_models, "List the models.", answer=answers.ModelList),
     Endpoint(
         "GET",

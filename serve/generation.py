@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 import msgspec
 
@@ -32,6 +33,7 @@ class Delta:
     cached_tokens: int = 0  # prompt tokens served from the KV cache; with the first token
     queue_seconds: float | None = None  # with the first token
     prompt_logprobs: list[TokenLogprob] | None = None  # with the first token, where asked for
+    embedding: bytes | None = None  # f32, little-endian: the whole answer of an engine that embeds
 
 
 class Choice:
@@ -70,6 +72,7 @@ class Choice:
             cached_tokens=output.cached_tokens,
             queue_seconds=output.queue_seconds,
             prompt_logprobs=output.prompt_logprobs,
+            embedding=output.embedding,
         )
         last = len(output.token_ids) - 1
         for position, token_id in enumerate(output.token_ids):
@@ -125,7 +128,10 @@ class Generation:
         prompts: Sequence[Sequence[int]],
         params: SamplingParams,
         request_id: str | None = None,
+        pooling: Literal["last", "mean"] | None = None,
     ) -> None:
+        """With `pooling` the answers are vectors of the prompts, and no text."""
+        self._pooling: Literal["last", "mean"] | None = pooling
         self.request_id = request_id or uuid.uuid4().hex
         self.prompts = [list(prompt) for prompt in prompts]
         self._client = client
@@ -175,6 +181,8 @@ class Generation:
             for choice in self.choices:
                 number, index = divmod(choice.index, self.made)
                 params = asked.resolve(self._eos_token_ids, index, self._bad_words)
+                if self._pooling is not None:
+                    params = msgspec.structs.replace(params, pooling=self._pooling)
                 self._client.submit(
                     choice.request_id, self.prompts[number], params, partial(sink, choice)
                 )

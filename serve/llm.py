@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 from ..executor.config import DEFAULT_DISK_BYTES, ExecutorConfig
 from ..executor.fork_guard import ForkGuard
-from ..executor.sampling import SamplingParams
+from ..executor.sampling import SamplingParams, check_task
 from ..runtime.errors import ExecutorDiedError, RequestError
 from .chat_template import ChatTemplate
 from .client import Client
@@ -135,19 +135,37 @@ class LLM:
         ids = self.tokenizer.encode(prompt, add_special_tokens=False)
         return self._start(prompt, ids, sampling_params, streaming)
 
-    def get_stats(self, detail: bool = False) -> dict[str, Any]:
+    def embed(
+        self, inputs: Prompt | Sequence[Prompt], use_tqdm: bool = True
+    ) -> RequestOutput | list[RequestOutput]:
+        """Return the vector of one text, or of each in a list, as the outputs' `embedding`.
+
+        It has the length 1, so that a product of two vectors is their cosine. Raises RequestError
+        unless the engine was built with `--task embed`.
+        """
+        if _is_one(inputs):
+            return self._all(self._embed, [cast(Prompt, inputs)], None, False)[0]
+        return self._all(self._embed, cast(Sequence[Prompt], inputs), None, use_tqdm)
+
+    def embed_async(self, inputs: Prompt) -> RequestOutput:
+        """Start embedding one text and return its output, which waits and can be awaited."""
+        return self._embed(inputs, None)
+
+    def get_stats(self, detail: bool = False, timeout: float | None = None) -> dict[str, Any]:
         """Return the executor's counters, gauges and histograms; waits for the step in progress.
 
         With `detail` there are also `iterations` (a record a step, with TensorRT-LLM's fields) and
         `ended_requests`, each since they were last asked for, and `requests`, those that wait or
-        run. Raises ExecutorDiedError.
+        run. Raises ExecutorDiedError; TimeoutError when no answer has come in `timeout` seconds.
         """
         self._guard.check()
-        return self.client.stats(detail)
+        return self.client.stats(detail, timeout)
 
-    async def get_stats_async(self, detail: bool = False) -> dict[str, Any]:
+    async def get_stats_async(
+        self, detail: bool = False, timeout: float | None = None
+    ) -> dict[str, Any]:
         """Return what `get_stats` does, without blocking the event loop."""
-        return await asyncio.to_thread(self.get_stats, detail)
+        return await asyncio.to_thread(self.get_stats, detail, timeout)
 
     def shutdown(self) -> None:
         """Cancel what runs and end the executor process; may be called again."""
@@ -175,14 +193,21 @@ class LLM:
     def _template(self) -> ChatTemplate:
         return ChatTemplate.of(self.tokenizer)
 
+    def _embed(self, inputs: Prompt, params: SamplingParams | None) -> RequestOutput:
+        is_text = isinstance(inputs, str)
+        ids = self.tokenizer.encode(inputs) if is_text else list(inputs)
+        return self._start(inputs if is_text else None, ids, params, False, embeds=True)
+
     def _start(
         self,
         prompt: str | None,
         token_ids: list[int],
         params: SamplingParams | None,
         streaming: bool,
+        embeds: bool = False,
     ) -> RequestOutput:
         self._guard.check()
+        check_task(embeds, self.client.info.embedding_size > 0)
         if not self.client.alive:
             raise ExecutorDiedError("the executor process has ended; make a new LLM")
         defaults = self.tokenizer.sampling_defaults
@@ -191,7 +216,11 @@ class LLM:
         if streaming and (params.use_beam_search or (params.best_of or params.n) > params.n):
             raise RequestError("The best answers are known at the end; leave streaming out.")
         generation = Generation(
-            self.client, self.tokenizer, [token_ids], with_defaults(params, defaults)
+            self.client,
+            self.tokenizer,
+            [token_ids],
+            with_defaults(params, defaults),
+            pooling=self.client.info.pooling if embeds else None,
         )
         output = RequestOutput(prompt, generation, streaming)
         output.start()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..executor.fork_guard import ForkGuard
-from ..executor.messages import TokenLogprob, TokenOutput
+from ..executor.messages import TokenLogprob, TokenOutput, floats_of
 from ..runtime.errors import EnginewrightError
 from .generation import Choice, Delta, Generation
 
@@ -75,6 +75,7 @@ class RequestOutput:
         self.outputs = [CompletionOutput(choice.index) for choice in generation.choices]
         # A map for each prompt token, None for the first; known with the first token.
         self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+        self.embedding: list[float] | None = None  # of LLM.embed: a vector of length 1
         self._generation: Generation | None = generation  # None at the end: it holds the executor
         self._guard = ForkGuard()
         self._streaming = streaming
@@ -163,6 +164,8 @@ class RequestOutput:
                 self._error = delta.error
             if delta.prompt_logprobs is not None and self.prompt_logprobs is None:
                 self.prompt_logprobs = [None, *map(_logprob_map, delta.prompt_logprobs)]
+            if delta.embedding is not None:
+                self.embedding = floats_of(delta.embedding)
             if self._streaming:
                 self._deltas.append(delta)
             else:

@@ -42,6 +42,8 @@ class RequestObserver:
                 first, newest, total = seen
                 metrics.inter_token.observe((now - newest) / count)
                 self._choices[delta.index] = (first, now, total + count)
+        elif delta.embedding is not None:
+            self._prompt_done()
         if delta.finish_reason is not None:
             self._end(now, delta)
 
@@ -51,18 +53,26 @@ class RequestObserver:
         if delta.queue_seconds is not None:
             metrics.queue_time.observe(delta.queue_seconds)
             metrics.prefill_time.observe(max(waited - delta.queue_seconds, 0.0))
-        if not self._started:
-            self._started = True
-            metrics.prompt_tokens.inc(self._prompt_tokens)
-            metrics.request_prompt_tokens.observe(self._prompt_tokens)
-            if self._record is not None:
-                self._record.first_token_seconds = waited
-                self._record.queue_seconds = delta.queue_seconds
+        if not self._started and self._record is not None:
+            self._record.first_token_seconds = waited
+            self._record.queue_seconds = delta.queue_seconds
+        self._prompt_done()
         if self._record is not None:
             self._record.cached_tokens += delta.cached_tokens
 
+    def _prompt_done(self) -> None:
+        """Count the prompt once, however many answers it has."""
+        if not self._started:
+            self._started = True
+            self._metrics.prompt_tokens.inc(self._prompt_tokens)
+            self._metrics.request_prompt_tokens.observe(self._prompt_tokens)
+
     def _end(self, now: float, delta: Delta) -> None:
         metrics, record = self._metrics, self._record
+        if delta.error is not None and record is not None:
+            record.error = f"{delta.error.code}: {delta.error}"
+        if delta.error is not None and delta.error.http_status < 500 and not self._choices:
+            return  # refused before it began: counted with the refusals, and nothing has ended
         metrics.end(delta.finish_reason or "error")
         metrics.end_to_end.observe(now - self._arrived)
         first, newest, total = self._choices.get(delta.index, (now, now, 0))
@@ -76,5 +86,3 @@ class RequestObserver:
             record.finish_reason = delta.finish_reason or "error"
             if total:
                 record.last_token_seconds = newest - self._arrived
-            if delta.error is not None:
-                record.error = f"{delta.error.code}: {delta.error}"

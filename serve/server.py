@@ -86,10 +86,12 @@ class Server(uvicorn.Server):
         self._begun = started
         self._loop: asyncio.AbstractEventLoop | None = None
         self._drain: asyncio.Task[None] | None = None
+        self._pulse: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept connections, then say so."""
         self._loop = asyncio.get_running_loop()
+        self._pulse = asyncio.create_task(self._service.probe.keep_asking())
         await super().startup(sockets)
         host, port = (sockets or [])[0].getsockname()[:2]
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -9,9 +9,10 @@ from functools import cached_property
 from typing import cast
 from weakref import WeakSet
 
+import msgspec
 from starlette.requests import HTTPConnection
 
-from ..executor.sampling import SamplingParams
+from ..executor.sampling import SamplingParams, check_task
 from ..runtime.errors import (
     ExecutorDiedError,
     ModelNotFoundError,
@@ -24,6 +25,7 @@ from .dashboard.state import PageState
 from .generation import Generation
 from .metrics import Metrics
 from .operation.context_limit import within_context
+from .operation.request_record import current_record
 from .operation.stats_probe import StatsProbe
 from .operation.traffic import Traffic
 from .response_store import ResponseStore
@@ -70,6 +72,11 @@ class Service:
                 "model",
             )
 
+    @property
+    def embeds(self) -> bool:
+        """Whether the engine gives vectors and no text."""
+        return self.client.info.embedding_size > 0
+
     async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return a text's token ids."""
         if len(text) > _LONG_TEXT:
@@ -81,16 +88,25 @@ class Service:
         prompts: Sequence[Sequence[int]],
         params: SamplingParams,
         request_id: str | None = None,
+        *,
+        embeds: bool = False,
     ) -> AsyncGeneration:
         """Return a generation that is ready to start; `request_id` is the client's name for it.
 
-        Raises ExecutorDiedError; ContextLengthError for what exceeds the server's own limit.
+        With `embeds` its answers are vectors. The key that a request came with is its tenant, so
+        that keys share the engine fairly. Raises ExecutorDiedError; RequestError for what the
+        engine does not give; ContextLengthError for what exceeds the server's own limit.
         """
+        check_task(embeds, self.embeds)
         if not self.client.alive:
             raise ExecutorDiedError("the executor process has ended; restart the server")
         if self.max_context is not None:
             params = within_context(prompts, params, self.max_context)
-        generation = Generation(self.client, self.tokenizer, prompts, params)
+        record = current_record.get()
+        if record is not None and record.key_name:
+            params = msgspec.structs.replace(params, tenant=record.key_name)
+        pooling = self.client.info.pooling if embeds else None
+        generation = Generation(self.client, self.tokenizer, prompts, params, pooling=pooling)
         prompt_tokens = sum(map(len, generation.prompts))
         observer = self.metrics.observe(prompt_tokens)
         live = AsyncGeneration(generation, self._mailbox, observer, request_id)

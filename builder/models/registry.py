@@ -19,10 +19,15 @@ FAMILIES: Mapping[str, Callable[[NetworkWriter], Value]] = {
 
 
 def build_network(
-    config: ModelConfig, weights: Mapping[str, TensorSource], max_seq_len: int
+    config: ModelConfig,
+    weights: Mapping[str, TensorSource],
+    max_seq_len: int,
+    *,
+    embeds: bool = False,
 ) -> Network:
     """Return the plain network of a model: inputs ids and batch, output logits [rows, vocab].
 
+    With `embeds` the output is the last hidden states, normed, [rows, hidden].
     Reads no numbers: weights stay lazy. Raises UnsupportedModelError for an unknown family and
     CheckpointError for a tensor that is missing or has another shape than the config says.
     """
@@ -32,6 +37,6 @@ def build_network(
             f"the model family {config.family!r} is not supported; "
             f"supported are {', '.join(sorted(FAMILIES))}"
         )
-    writer = NetworkWriter(config, weights, max_seq_len)
+    writer = NetworkWriter(config, weights, max_seq_len, embeds)
     writer.network.outputs = [write(writer)]
     return writer.network

@@ -25,7 +25,9 @@ class AssignFormats(Pass):
         """Set `format`, `group` and `rotation` of every weight."""
         formats = {weight: "f32" for weight in network.weights()}
         table_format = "f32" if self._config.weights == "f32" else "bf16"
-        for op, format in (("embedding", table_format), ("linear", self._config.weights)):
+        if self._config.for_gpu:
+            table_format = self._config.compute_dtype
+        for op, format in (("embedding", table_format), ("linear", self._config.weight_format)):
             for node in network.nodes:
                 matrix = node.inputs[1] if node.op == op else None
                 if isinstance(matrix, Weight):
@@ -34,8 +36,8 @@ class AssignFormats(Pass):
         modified = False
         for weight, format in formats.items():
             form = FORMATS[format]
-            group = form.group(weight.sizes[-1], self._config.group)
-            chosen = (format, group, form.rotation)
+            group = self._config.group_of(form, weight.sizes[-1])
+            chosen = (format, group, self._config.rotation_of(form))
             if (weight.format, weight.group, weight.rotation) != chosen:
                 weight.format, weight.group, weight.rotation = chosen
                 modified = True

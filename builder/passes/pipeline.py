@@ -25,14 +25,18 @@ Observer = Callable[[str, bool, float], None]
 
 
 def make_passes(config: BuildConfig) -> list[Pass]:
-    """Return the passes of a build, in order."""
+    """Return the passes of a build, in order.
+
+    A GPU engine multiplies in floats, so its activations are not quantized.
+    """
+    rounding: list[Pass] = [] if config.for_gpu else [QuantizeActivations()]
     return [
         FuseQkv(),
         FuseGateUp(),
         FuseSwigluEpilogue(),
         FuseResidual(),
         AssignFormats(config),
-        QuantizeActivations(),
+        *rounding,
         SplitAttention(),
         DeadCode(),
     ]

@@ -38,6 +38,10 @@ class QuantFormat:
 FORMATS = {
     "f32": QuantFormat("f32", 32),
     "bf16": QuantFormat("bf16", 16),
+    "f16": QuantFormat("f16", 16),
     "int8": QuantFormat("int8", 8, scale_bits=16, quantizes_activations=True, rotation=BLOCK),
-    "int4": QuantFormat("int4", 4, scale_bits=32, quantizes_activations=True, fixed_group=32),
+    "fp8": QuantFormat("fp8", 8, scale_bits=16),  # e4m3, one scale a row
+    # With a scale and a minimum: what a CPU engine means by int4.
+    "uint4": QuantFormat("uint4", 4, scale_bits=32, quantizes_activations=True, fixed_group=32),
+    "int4": QuantFormat("int4", 4, scale_bits=16),
 }

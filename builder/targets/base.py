@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from ...runtime.errors import InputError
-from ...runtime.manifest import KvFacts, Needs, TensorFacts
+from ...runtime.manifest import KvFacts, Needs, TensorFacts, TensorRTFacts
+from ...runtime.session import Session
 from ..config import BuildConfig
 from ..network import Network
 from ..progress import Progress
+
+Opener = Callable[..., Session]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,11 @@ class TargetResult:
     isa: str
     abi: int
     notes: list[str] = field(default_factory=list[str])  # sentences for the screen
+    tensorrt: TensorRTFacts | None = None  # of an engine for GPUs
+    # What opens a session for the self-check where the engine itself cannot run: a function like
+    # runtime.session.open_session, or a sentence that says why there is none.
+    opener: Opener | str | None = None
+    scratch: Path | None = None  # folder of what the opener needs; removed after the self-check
 
 
 class Target(Protocol):
@@ -57,4 +66,8 @@ def get_target(name: str) -> Target:
         from .cpu.target import CpuTarget
 
         return CpuTarget()
-    raise InputError(f"there is no target {name!r}; expected 'cpu'")
+    if name in ("tensorrt", "tensorrt-rtx"):
+        from .tensorrt.target import TensorRTTarget
+
+        return TensorRTTarget("tensorrt" if name == "tensorrt" else "tensorrt-rtx")
+    raise InputError(f"there is no target {name!r}; expected 'cpu', 'tensorrt' or 'tensorrt-rtx'")

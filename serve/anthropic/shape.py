@@ -9,7 +9,7 @@ from ...runtime.errors import EnginewrightError
 from ..conversation.answer_parser import AnswerParser
 from ..conversation.pieces import CallArguments, CallStart, Piece, Reasoning, Text
 from ..generation import Delta
-from ..openai.errors import anthropic_error
+from ..openai.errors import anthropic_body, body_of
 from ..openai.streaming import Usage, WholeChoice, named_event
 from .types import tool_input
 
@@ -64,7 +64,7 @@ class MessageShape:
 
     def failure(self, error: EnginewrightError, usage: Usage) -> bytes:
         """Return the event that ends a stream with an error."""
-        return _encode([anthropic_error(error)])
+        return _encode([anthropic_body(body_of(error), error.http_status)])
 
     def whole(self, choices: Sequence[WholeChoice], usage: Usage) -> dict[str, Any]:
         """Return the body of an answer that is not streamed."""

@@ -57,6 +57,7 @@ def engine(
         for tokens, start, width in itertools.product(filter(None, sizes), depth, batch)
     ]
     opened = open_engine(engine)
+    opened.manifest.check_generates()
     session: Any = open_session(opened, **options)
     try:
         for case in cases:

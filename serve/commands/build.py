@@ -13,6 +13,7 @@ from rich.console import Console
 
 from ..build_progress import BuildDisplay
 from ..units import human_bytes, human_count, human_seconds
+from .gpu_options import TARGETS, gpu_options, take_gpu_options
 
 if TYPE_CHECKING:
     from ...builder.build import BuildReport
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
-EIGHT_BITS = click.Choice(["f32", "bf16", "int8"])  # the builder is not imported to print help
-FORMATS = click.Choice([*EIGHT_BITS.choices, "int4"])
+FORMATS = click.Choice(["f32", "f16", "bf16", "int8", "fp8", "int4"])
+KV_FORMATS = click.Choice(["f32", "f16", "bf16", "int8", "fp8"])
 
 
 @click.command(name="build")
@@ -29,10 +30,26 @@ FORMATS = click.Choice([*EIGHT_BITS.choices, "int4"])
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="ENGINE")
 @click.option("--name", help="The model's name for clients; the output's folder name by default.")
 @click.option("--quant", "weights", type=FORMATS, help="Format of the weights; int8 by default.")
-@click.option("--head-quant", "head_weights", type=EIGHT_BITS, help="Format of the output head.")
-@click.option("--kv-dtype", type=EIGHT_BITS, help="Format of keys and values; follows --quant.")
-@click.option("--group", type=int, help="int8: elements along k that share a scale, at most.")
-@click.option("--isa", help="Instruction set to compile for; this machine's by default.")
+@click.option("--head-quant", "head_weights", type=FORMATS, help="Format of the output head.")
+@click.option(
+    "--kv-dtype",
+    type=KV_FORMATS,
+    help="Format of keys and values; follows --quant, on a GPU the type of activations.",
+)
+@click.option(
+    "--task", type=click.Choice(["generate", "embed"]), help="What the engine is for; generate."
+)
+@click.option(
+    "--pooling",
+    type=click.Choice(["last", "mean"]),
+    help="With --task embed: a text's vector is its last token's, or the mean of all.",
+)
+@click.option(
+    "--group", type=int, help="Elements along k that share a scale: of int8, on a GPU of int4."
+)
+@click.option("--target", type=click.Choice(TARGETS), help="Device to compile for; cpu by default.")
+@click.option("--isa", help="Instruction set of a CPU to compile for; this machine's by default.")
+@gpu_options
 @click.option("--max-batch-size", type=int, help="Sequences in a step.")
 @click.option("--max-num-tokens", type=int, help="Tokens in a step.")
 @click.option("--max-seq-len", type=int, help="Prompt and answer of one sequence, in tokens.")
@@ -59,11 +76,13 @@ def command(
 ) -> None:
     """Compile CHECKPOINT into an engine.
 
-    CHECKPOINT is a Hugging Face folder, the name of a model on the Hugging Face hub, or a GGUF
-    file.
+    CHECKPOINT is a Hugging Face folder, the name of a model on the Hugging Face hub, a GGUF file,
+    or a TensorRT-LLM checkpoint.
     """
+    gpu = take_gpu_options(settings)
     from ...builder.build import BuildOptions, build
     from ...builder.config import BuildConfig
+    from ...builder.config_tensorrt import TensorRTConfig
     from ...builder.estimate import estimate
     from ...builder.targets.base import get_target
     from ...converters import open_checkpoint
@@ -71,18 +90,23 @@ def command(
 
     console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
     given = {key: value for key, value in settings.items() if value is not None}
-    config = BuildConfig(**given, self_check=not no_self_check)
+    config = BuildConfig(
+        **given, self_check=not no_self_check, tensorrt=TensorRTConfig(**gpu) if gpu else None
+    )
     options = BuildOptions(name, overwrite, keep_going, dump_passes)
     try:
         with _termination_as_interrupt():
             if not dry_run:
                 check_output(output, overwrite)
             with open_checkpoint(checkpoint) as source:
+                figures = estimate(source.config, source.tensors, config)
+                needs = get_target(config.target).describe(config)
                 if dry_run:
-                    figures = estimate(source.config, source.tensors, config)
-                    needs = get_target(config.target).describe(config)
                     _print_estimate(console, figures, source.size_bytes, needs)
+                    console.print("Nothing was built: leave out --dry-run to build it.")
                     return
+                if config.for_gpu:  # compiling takes minutes; nobody shall find out by running out
+                    _print_estimate(console, figures, source.size_bytes, needs)
                 with BuildDisplay(console) as display:
                     report = build(source, config, output, display, options)
     except KeyboardInterrupt:
@@ -114,9 +138,13 @@ def _print_estimate(
         "KV cache, a full batch": human_bytes(figures.kv_full),
         "memory of the build": f"about {human_bytes(figures.build_peak)}",
     }
+    if figures.workspace:
+        lines["workspace of a step"] = f"about {human_bytes(figures.workspace)}"
+        lines["memory of the device"] = (
+            f"about {human_bytes(figures.weights + figures.workspace)}, and the KV cache"
+        )
     for label, value in lines.items():
         console.print(f"  {label:<24} {value}")
-    console.print("Nothing was built: leave out --dry-run to build it.")
 
 
 def _print_report(console: Console, report: BuildReport, output: Path) -> None:

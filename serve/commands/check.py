@@ -9,7 +9,11 @@ import click
 from ...runtime import machine
 from ...runtime.abi_cpu import ABI_VERSION
 from ...runtime.artifact import open_engine
+from ...runtime.cuda import probe
+from ...runtime.cuda_contract import CONTRACT_VERSION
 from ...runtime.errors import EngineVersionError, IncompatibleMachineError
+from ...runtime.gpu_check import differences
+from ...runtime.manifest import TensorRTFacts
 
 
 @click.command(name="check")
@@ -21,11 +25,15 @@ def command(engine: Path, full: bool) -> None:
     5: damaged or not an engine, 6: of another version, 7: the machine lacks something.
     """
     manifest = open_engine(engine, verify="full" if full else "fast").manifest
-    if manifest.target.abi != ABI_VERSION:
+    gpu = manifest.target.tensorrt
+    spoken = ABI_VERSION if gpu is None else CONTRACT_VERSION
+    if manifest.target.abi != spoken:
         raise EngineVersionError(
-            f"{engine} has ABI {manifest.target.abi} and this enginewright speaks {ABI_VERSION}; "
+            f"{engine} has ABI {manifest.target.abi} and this enginewright speaks {spoken}; "
             "build the engine again"
         )
+    if gpu is not None:
+        _check_gpu(engine, gpu)
     needs = manifest.target.needs
     missing = machine.missing(needs)
     if missing:
@@ -38,5 +46,15 @@ def command(engine: Path, full: bool) -> None:
     click.echo(f"files: whole ({bytes_checked} compared with the manifest)")
     click.echo(f"version: schema {manifest.schema_version}, ABI {manifest.target.abi}")
     here = machine.detect()
+    if gpu is not None:
+        device = probe().devices[0]
+        click.echo(f"device: {device.name}, compute capability {device.compute_capability}")
     click.echo(f"machine: {here.model_name}, {here.cores} cores, has {wants}")
     click.echo(f"{engine} can run on this machine.")
+
+
+def _check_gpu(engine: Path, facts: TensorRTFacts) -> None:
+    """Raise IncompatibleMachineError with everything that differs, and what to do about each."""
+    lacks = differences(facts, probe())
+    if lacks:
+        raise IncompatibleMachineError(f"{engine} cannot run here: it needs {', and '.join(lacks)}")

@@ -46,10 +46,11 @@ def _summary(manifest: Manifest) -> Table:
         f"{human_bytes(manifest.source.bytes)})",
         "model": f"{model.get('family', '?')}, {model.get('num_layers', '?')} layers, "
         f"hidden size {model.get('hidden_size', '?')}, vocabulary {manifest.vocab_size}",
+        "task": f"embeds texts, pooling: {manifest.pooling}" if manifest.embeds else "writes text",
         "formats": f"weights {formats.weights}, head {formats.head}, "
         f"activations {formats.activations}, KV {formats.kv}",
         "target": f"{target.name}, {target.isa}, ABI {target.abi}",
-        "needs": ", ".join((target.needs.os, target.needs.machine, *target.needs.features)),
+        "needs": _needs(manifest),
         "limits": f"{limits.max_batch_size} sequences and {limits.max_num_tokens} tokens a step, "
         f"{limits.max_seq_len} tokens a sequence",
         "KV": f"{kv.num_layers} layers, blocks of {kv.block_tokens} tokens, "
@@ -65,6 +66,20 @@ def _summary(manifest: Manifest) -> Table:
     for label, value in rows.items():
         table.add_row(label, escape(value))
     return table
+
+
+def _needs(manifest: Manifest) -> str:
+    needs, gpu = manifest.target.needs, manifest.target.tensorrt
+    parts = [needs.os, needs.machine, *needs.features]
+    if gpu is not None:
+        parts += [
+            f"{gpu.library} {gpu.version}{' or later' if gpu.version_compatible else ''}",
+            f"CUDA {gpu.cuda}",
+            f"compute capability {' or '.join(gpu.compute_capabilities) or 'of the build machine'}"
+            f"{' or later' if gpu.newer_devices else ''}",
+            f"about {human_bytes(gpu.workspace_bytes)} of device memory for a step",
+        ]
+    return ", ".join(parts)
 
 
 def _self_check(manifest: Manifest) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CallSyntax:
-    """One style of writing calls as JSON."""
+    """One style of writing calls: as JSON, unless it is said otherwise."""
 
     name: str
     open: str  # what begins a call in the middle of text
@@ -17,6 +17,7 @@ class CallSyntax:
     prefixed: bool = False  # the name may stand before the object of arguments
     arguments_key: str = "arguments"
     pythonic: bool = False  # the answer is a Python list of calls
+    tags: bool = False  # a call is written in tags, one an argument
     short_ids: bool = False  # call ids are nine letters and digits
 
 
@@ -25,11 +26,13 @@ LLAMA = CallSyntax(
     "llama", "<|python_tag|>", bare=True, separators=";,", arguments_key="parameters"
 )
 MISTRAL = CallSyntax("mistral", "[TOOL_CALLS]", separators=",[]", prefixed=True, short_ids=True)
+XML = CallSyntax("xml", "<tool_call>", "</tool_call>", tags=True)
 PYTHONIC = CallSyntax("pythonic", "[", pythonic=True)
 
 # What stands in the templates of each style; the first that is found decides.
 _SIGNS = (
     ("[TOOL_CALLS]", MISTRAL),
+    ("<function=", XML),
     ("<tool_call>", HERMES),
     ("func_name1(params_name1", PYTHONIC),
     ("[func_name", PYTHONIC),

@@ -17,11 +17,12 @@ from ..tokenizer import Tokenizer
 from .answer_parser import AnswerParser, PieceParser
 from .call_grammar import call_grammar
 from .call_parser import CallParser
-from .call_syntax import LLAMA, CallSyntax, detect_syntax, knows_tools
+from .call_syntax import HERMES, LLAMA, CallSyntax, detect_syntax, knows_tools
 from .pythonic import PythonicParser
 from .reasoning import ReasoningSplitter, detect_reasoning, starts_in_reasoning
 from .tool_text import with_tools
 from .tools import ToolUse
+from .xml_calls import XmlCallParser
 
 RESERVED = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token")
 
@@ -72,7 +73,8 @@ class Dialect:
                     "give one of them",
                     "tool_choice",
                 )
-            syntax = LLAMA if syntax.pythonic else syntax
+            # Grammars hold JSON, which models of the other styles write as well when they must.
+            syntax = LLAMA if syntax.pythonic else HERMES if syntax.tags else syntax
             guided = call_grammar(syntax, use, self._tokenizer.special_token_id)
             params = msgspec.structs.replace(params, guided=guided)
         inside = self.reasoning is not None and starts_in_reasoning(self.reasoning, text)
@@ -128,6 +130,8 @@ def _calls(syntax: CallSyntax, use: ToolUse) -> PieceParser:
     new_id = _short_id if syntax.short_ids else _long_id
     if syntax.pythonic:
         return PythonicParser(new_id, use.many)
+    if syntax.tags:
+        return XmlCallParser(use.tools, new_id, use.many)
     return CallParser(syntax, {tool.name for tool in use.tools}, new_id, use.many)
 
 

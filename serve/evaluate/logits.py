@@ -36,6 +36,7 @@ class EngineLogits:
 
     def __init__(self, engine: Engine, **options: Any) -> None:
         """Open a session; `options` are those of `open_session`. Raises EngineError."""
+        engine.manifest.check_generates()
         self._session = open_session(engine, **options)
         limits = self._session.limits
         self._rows = min(limits.max_batch_size, limits.max_num_tokens)

@@ -39,25 +39,35 @@ class UsageObject(msgspec.Struct, kw_only=True):
     prompt_tokens_details: PromptTokensDetails
 
 
-class CompletionChoice(msgspec.Struct, kw_only=True):
-    """One continuation."""
+class _Choice(msgspec.Struct, kw_only=True):
+    """What the choices of completions and of chat have in common."""
 
     index: int
-    text: str
     logprobs: dict[str, Any] | None
     finish_reason: FinishReason
     stop_reason: int | str | None
 
 
-class Completion(msgspec.Struct, kw_only=True):
-    """An answer of `/v1/completions`."""
+class _Choices(msgspec.Struct, kw_only=True):
+    """What the answers of completions and of chat have in common."""
 
     id: str
-    object: Literal["text_completion"]
     created: int
     model: str
-    choices: list[CompletionChoice]
     usage: UsageObject
+
+
+class CompletionChoice(_Choice, kw_only=True):
+    """One continuation."""
+
+    text: str
+
+
+class Completion(_Choices, kw_only=True):
+    """An answer of `/v1/completions`."""
+
+    object: Literal["text_completion"]
+    choices: list[CompletionChoice]
 
 
 class AnswerFunction(msgspec.Struct, kw_only=True):
@@ -86,25 +96,17 @@ class AnswerMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
     tool_calls: list[AnswerToolCall] = []
 
 
-class ChatChoice(msgspec.Struct, kw_only=True):
+class ChatChoice(_Choice, kw_only=True):
     """One answer."""
 
-    index: int
     message: AnswerMessage
-    logprobs: dict[str, Any] | None
-    finish_reason: FinishReason
-    stop_reason: int | str | None
 
 
-class ChatCompletion(msgspec.Struct, kw_only=True):
+class ChatCompletion(_Choices, kw_only=True):
     """An answer of `/v1/chat/completions`."""
 
-    id: str
     object: Literal["chat.completion"]
-    created: int
-    model: str
     choices: list[ChatChoice]
-    usage: UsageObject
 
 
 class ResponseObject(msgspec.Struct, kw_only=True):
@@ -163,6 +165,30 @@ class ModelList(msgspec.Struct, kw_only=True):
 
     object: Literal["list"]
     data: list[ModelCard]
+
+
+class EmbeddingObject(msgspec.Struct, kw_only=True):
+    """A vector of length 1: numbers, or in base64 their f32 bytes, little-endian."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(msgspec.Struct, kw_only=True):
+    """Token counts of the texts."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(msgspec.Struct, kw_only=True):
+    """An answer of `/v1/embeddings`."""
+
+    object: Literal["list"]
+    data: list[EmbeddingObject]
+    model: str
+    usage: EmbeddingUsage
 
 
 class Tokens(msgspec.Struct, kw_only=True):

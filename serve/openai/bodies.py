@@ -8,6 +8,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from ...executor.sampling import check_task
 from ...runtime.errors import RequestError
 from ..operation.request_record import current_record, request_id_of
 from ..service import service_of
@@ -30,6 +31,7 @@ async def read_request(request: Request, kind: type[_Body]) -> _Body:
     service = service_of(request)
     raw = await read_body(request, service.max_body_bytes)
     body = decode_body(raw, kind)
+    request.state.field_names = _names_of(body)
     unknown = unknown_fields(raw, kind)
     if unknown:
         names = ", ".join(name[:40] for name in unknown[:_MAX_NAMED])
@@ -42,13 +44,30 @@ async def read_request(request: Request, kind: type[_Body]) -> _Body:
 async def read_generation_request(request: Request, kind: type[_Fields]) -> _Fields:
     """Return the body of a request for an answer, for the served model; takes its id over."""
     body = await read_request(request, kind)
-    service_of(request).check_model(body.model)
-    request.state.guided_field = body.guided_field()
+    service = service_of(request)
+    service.check_model(body.model)
+    check_task(False, service.embeds)
+    request.state.field_names["guided"] = body.guided_field()
     if body.request_id is not None:
         request.state.request_id = body.request_id
         if (record := current_record.get()) is not None:
             record.request_id = body.request_id
     return body
+
+
+def _names_of(body: msgspec.Struct) -> dict[str, str]:
+    """Return what a body calls the fields that errors from further down may name."""
+    fields = body.__struct_fields__
+    names: dict[str, str] = {}
+    for own in ("input", "messages"):
+        if own in fields:
+            names["messages"] = own
+            if getattr(body, "prompt", None) is None:  # else that field is meant
+                names["prompt"] = own
+            break
+    if "max_output_tokens" in fields:
+        names["max_tokens"] = "max_output_tokens"
+    return names
 
 
 async def read_body(request: Request, limit: int) -> bytes:

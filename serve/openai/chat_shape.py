@@ -8,18 +8,17 @@ from typing import Any
 
 import orjson
 
-from ...runtime.errors import EnginewrightError
 from ..conversation.answer_parser import AnswerParser
 from ..conversation.pieces import CallArguments, CallStart, Piece, Reasoning, Text
 from ..generation import Delta
 from ..service import Service
 from .chat_types import ChatRequest
-from .chunks import Chunks
-from .logprobs import chat_logprobs
+from .chunks import ChunkedShape, Chunks
+from .logprobs import chat_logprobs, prompt_logprobs
 from .streaming import Usage, WholeChoice
 
 
-class ChatShape:
+class ChatShape(ChunkedShape):
     """The answers of `/v1/chat/completions`."""
 
     def __init__(
@@ -70,30 +69,14 @@ class ChatShape:
         logprobs = b"null"
         if with_logprobs:
             logprobs = orjson.dumps(chat_logprobs(self._tokenizer, delta.logprobs))
-        finish = b"null"
-        if delta.finish_reason is not None:
-            finish = orjson.dumps(_finish_reason(delta.finish_reason, parser))
-            finish += b',"stop_reason":' + orjson.dumps(delta.stop_reason)
-        ids = b',"token_ids":' + orjson.dumps(delta.token_ids) if with_ids else b""
-        return self._chunks.wrap(
-            b'{"index":%d,"delta":' % delta.index
-            + orjson.dumps(content)
-            + b',"logprobs":'
-            + logprobs
-            + b',"finish_reason":'
-            + finish
-            + ids
-            + b"}",
+        return self._chunks.choice(
+            delta,
+            b'"delta":' + orjson.dumps(content),
             usage,
+            logprobs=logprobs,
+            finish=_finish_reason(delta.finish_reason, parser),
+            with_ids=with_ids,
         )
-
-    def closing(self, usage: Usage) -> bytes:
-        """Return the end of the stream."""
-        return self._chunks.closing(usage)
-
-    def failure(self, error: EnginewrightError, usage: Usage) -> bytes:
-        """Return the end of a stream that failed."""
-        return self._chunks.failure(error, usage)
 
     def whole(self, choices: Sequence[WholeChoice], usage: Usage) -> dict[str, Any]:
         """Return the body of an answer that is not streamed."""
@@ -103,6 +86,8 @@ class ChatShape:
         }
         if self._token_ids:
             body["prompt_token_ids"] = list(self._prompt_ids)
+        if (entries := choices[0].prompt_logprobs) is not None:
+            body["prompt_logprobs"] = prompt_logprobs(self._tokenizer, entries)
         return body
 
     def _choice(self, index: int, choice: WholeChoice) -> dict[str, Any]:

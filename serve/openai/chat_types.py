@@ -100,6 +100,7 @@ class ChatRequest(SamplingFields, kw_only=True):
     continue_final_message: bool | None = None
     functions: Any = None
     function_call: Any = None
+    chat_template: Any = None
 
     store: Any = None
     modalities: Any = None
@@ -111,6 +112,11 @@ class ChatRequest(SamplingFields, kw_only=True):
         for name in ("functions", "function_call"):
             if getattr(self, name):
                 raise RequestError(f"{name} was replaced by `tools` and `tool_choice`", name)
+        if self.chat_template is not None:
+            raise RequestError(
+                "the chat template is the engine's own; chat_template_kwargs sets its variables",
+                "chat_template",
+            )
         return Conversation(
             messages=[plain(message) for message in self.messages],
             tools=tool_use(self.tools, self.tool_choice, self.parallel_tool_calls),

@@ -9,16 +9,15 @@ from typing import Any
 import orjson
 
 from ...executor.messages import TokenLogprob
-from ...runtime.errors import EnginewrightError
 from ..generation import Delta
 from ..service import Service
-from .chunks import Chunks
-from .logprobs import completion_logprobs
+from .chunks import ChunkedShape, Chunks
+from .logprobs import completion_logprobs, prompt_logprobs
 from .streaming import Usage, WholeChoice
 from .types import CompletionRequest
 
 
-class CompletionShape:
+class CompletionShape(ChunkedShape):
     """The answers of `/v1/completions`; `echoes` are the prompts' texts where they are shown."""
 
     def __init__(
@@ -32,6 +31,7 @@ class CompletionShape:
         self._tokenizer = service.tokenizer
         self._logprobs = body.logprobs is not None
         self._token_ids = bool(body.return_token_ids)
+        self._prompt_logprobs = body.prompt_logprobs is not None
         self._prompts = prompts
         self._shown = body.n or 1  # of each prompt's choices
         self._made = self._shown if body.use_beam_search else max(self._shown, body.best_of or 1)
@@ -69,31 +69,15 @@ class CompletionShape:
         logprobs = b"null"
         if with_logprobs:
             logprobs = orjson.dumps(self._logprobs_of(index, entries, first))
-        finish = b"null"
-        if delta.finish_reason is not None:
-            finish = orjson.dumps(delta.finish_reason)
-            finish += b',"stop_reason":' + orjson.dumps(delta.stop_reason)
-        ids = b',"token_ids":' + orjson.dumps(delta.token_ids) if with_ids else b""
-        return self._chunks.wrap(
-            b'{"index":%d,"text":' % index
-            + orjson.dumps(text)
-            + b',"logprobs":'
-            + logprobs
-            + b',"finish_reason":'
-            + finish
-            + ids
-            + prompt_ids
-            + b"}",
+        return self._chunks.choice(
+            delta,
+            b'"text":' + orjson.dumps(text),
             usage,
+            logprobs=logprobs,
+            finish=delta.finish_reason,
+            with_ids=with_ids,
+            more=prompt_ids,
         )
-
-    def closing(self, usage: Usage) -> bytes:
-        """Return the end of the stream."""
-        return self._chunks.closing(usage)
-
-    def failure(self, error: EnginewrightError, usage: Usage) -> bytes:
-        """Return the end of a stream that failed."""
-        return self._chunks.failure(error, usage)
 
     def whole(self, choices: Sequence[WholeChoice], usage: Usage) -> dict[str, Any]:
         """Return the body of an answer that is not streamed, with the best of each prompt."""
@@ -115,7 +99,7 @@ class CompletionShape:
             choice = WholeChoice(prompt_logprobs=choice.prompt_logprobs, finish_reason="length")
         logprobs = None
         if self._logprobs:
-            before = choice.prompt_logprobs
+            before = choice.prompt_logprobs if self._echoes is not None else None
             first = None if before is None else self._prompt(index)[0]
             logprobs = self._logprobs_of(index, [*(before or ()), *choice.logprobs], first)
         result: dict[str, Any] = {
@@ -125,6 +109,8 @@ class CompletionShape:
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
         }
+        if self._prompt_logprobs and choice.prompt_logprobs is not None:
+            result["prompt_logprobs"] = prompt_logprobs(self._tokenizer, choice.prompt_logprobs)
         if self._token_ids:
             result["token_ids"] = choice.token_ids
             result["prompt_token_ids"] = self._prompt(index)

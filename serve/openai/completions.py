@@ -22,7 +22,7 @@ async def completions(request: Request) -> Response:
     service = service_of(request)
     body = await read_generation_request(request, CompletionRequest)
     _check(body)
-    prompts = _prompts(body.prompt)
+    prompts = read_prompts(body.prompt, "prompt")
     n = 1 if body.n is None else body.n
     best_of = n if body.best_of is None else body.best_of
     check_choices(best_of, len(prompts), "n" if best_of == n else "best_of")
@@ -35,15 +35,18 @@ async def completions(request: Request) -> Response:
     params = body.with_beams(params)
     if body.echo and body.logprobs is not None:
         params = msgspec.structs.replace(params, prompt_logprobs=body.logprobs)
-    ids = [await _encode(service, prompt, body) for prompt in prompts]
+    params = body.with_prompt_logprobs(params)
+    ids = [body.cut(await _encode(service, prompt, body)) for prompt in prompts]
     echoes = None
     if body.echo:
         echoes = [
-            prompt if isinstance(prompt, str) else service.tokenizer.decode(prompt, False)
-            for prompt in prompts
+            prompt
+            if isinstance(prompt, str) and body.truncate_prompt_tokens is None
+            else service.tokenizer.decode(kept, False)
+            for prompt, kept in zip(prompts, ids, strict=True)
         ]
     shape = CompletionShape(service, body, object_id(request, "cmpl-"), ids, echoes)
-    if nothing and body.logprobs is None:
+    if nothing and params.prompt_logprobs is None:
         usage = Usage(sum(map(len, ids)))
         choices = [WholeChoice(finish_reason="length") for _ in range(len(ids) * made)]
         return json_response(shape.whole(choices, usage), headers=answer_headers(request))
@@ -78,8 +81,11 @@ async def _encode(service: Service, prompt: str | list[int], body: CompletionReq
     return await service.encode(prompt, body.add_special_tokens is not False)
 
 
-def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:
-    """Read the four forms of `prompt`: a text, token ids, or a list of either."""
+def read_prompts(prompt: str | list[Any], field: str) -> list[str | list[int]]:
+    """Read the four forms of a prompt: a text, token ids, or a list of either.
+
+    Raises RequestError, with `field` to blame.
+    """
     if isinstance(prompt, str):
         return [prompt]
     if prompt and all(type(item) is int for item in prompt):
@@ -92,6 +98,6 @@ def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:
         if prompt:
             return prompt
     raise RequestError(
-        "prompt must be a text, a list of token ids, or a list of either, none of them empty",
-        "prompt",
+        f"{field} must be a text, a list of token ids, or a list of either, none of them empty",
+        field,
     )

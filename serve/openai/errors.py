@@ -1,4 +1,4 @@
-"""Errors as HTTP answers, in OpenAI's nested shape."""
+"""Errors as HTTP answers, in OpenAI's nested shape, and in Anthropic's for its endpoints."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ _TYPES = {
     429: "rate_limit_error",
     503: "service_unavailable_error",
 }
+_ANTHROPIC_TYPES = {
+    413: "request_too_large",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
 def error_body(status: int, message: str, param: str | None, code: str | None) -> dict[str, Any]:
@@ -39,9 +44,25 @@ def body_of(error: EnginewrightError) -> dict[str, Any]:
     return error_body(error.http_status, str(error), getattr(error, "param", None), error.code)
 
 
-def anthropic_error(error: EnginewrightError) -> dict[str, Any]:
-    """Return the error object of one of our errors with what Anthropic's clients look for."""
-    return {"type": "error", **body_of(error)}
+def anthropic_body(body: dict[str, Any], status: int) -> dict[str, Any]:
+    """Return an error object as Anthropic's clients look for it: marked, with its own kinds."""
+    kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else body["error"]["type"])
+    return {"type": "error", "error": {**body["error"], "type": kind}}
+
+
+def refusal(
+    path: str,
+    status: int,
+    message: str,
+    code: str | None,
+    headers: dict[str, str] | None = None,
+    param: str | None = None,
+) -> Response:
+    """Return the answer to a request for `path` that goes no further, in the shape it expects."""
+    body = error_body(status, message, param, code)
+    if path.startswith("/v1/messages"):
+        body = anthropic_body(body, status)
+    return json_response(body, status, headers)
 
 
 def json_response(
@@ -59,11 +80,10 @@ async def on_enginewright_error(request: Request, error: Exception) -> Response:
     if status >= 500:
         _LOG.error("%s: %s", error.code, error)
     service_of(request).metrics.refuse(status, error.code)
-    if isinstance(error, RequestError) and error.param == "guided":
-        error.param = getattr(request.state, "guided_field", None)
-    is_anthropic = request.url.path.startswith("/v1/messages")
-    content = anthropic_error(error) if is_anthropic else body_of(error)
-    return json_response(content, status, headers)
+    if isinstance(error, RequestError) and error.param is not None:
+        error.param = getattr(request.state, "field_names", {}).get(error.param, error.param)
+    param = getattr(error, "param", None)
+    return refusal(request.url.path, status, str(error), error.code, headers, param)
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
@@ -79,7 +99,7 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     code = "content_too_large" if status == 413 else _phrase(status)  # Python's word has changed
     headers = dict(error.headers) if error.headers else None
     service_of(request).metrics.refuse(status, code)
-    return json_response(error_body(status, message, None, code), status, headers)
+    return refusal(request.url.path, status, message, code, headers)
 
 
 def _phrase(status: int) -> str:
@@ -90,4 +110,4 @@ async def on_bug(request: Request, error: Exception) -> Response:
     """Answer an error nobody expected, without its traceback; the framework logs that."""
     message = f"the server failed on this request ({type(error).__name__}); see its log"
     service_of(request).metrics.refuse(500, "internal_error")
-    return json_response(error_body(500, message, None, "internal_error"), 500)
+    return refusal(request.url.path, 500, message, "internal_error")

@@ -21,18 +21,19 @@ class JsonSchemaFormat(msgspec.Struct, kw_only=True):
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True):
-    """`response_format`: the form of the answer; regex, grammar and ebnf are our extensions."""
+    """`response_format`: the form of the answer; json, regex, grammar and ebnf are extensions."""
 
-    type: Literal["text", "json_object", "json_schema", "regex", "grammar", "ebnf"]
+    type: Literal["text", "json_object", "json_schema", "json", "regex", "grammar", "ebnf"]
     json_schema: JsonSchemaFormat | None = None
-    schema: dict[str, Any] | None = None  # beside `json_object`, as llama.cpp takes it
+    # Beside `json_object`, as llama.cpp takes it, or `json`, as TensorRT-LLM does.
+    schema: dict[str, Any] | None = None
     regex: str | None = None
     grammar: str | None = None
     ebnf: str | None = None
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True):
-    """`structured_outputs`: vLLM's newer spelling of the guided fields."""
+    """`structured_outputs`, vLLM's newer spelling of the guided fields, and `guided_decoding`."""
 
     json: dict[str, Any] | str | None = None
     regex: str | None = None
@@ -50,6 +51,7 @@ class GuidedFields(msgspec.Struct, kw_only=True):
     guided_grammar: str | None = None
     guided_choice: list[str] | None = None
     structured_outputs: StructuredOutputs | None = None
+    guided_decoding: StructuredOutputs | None = None  # TensorRT-LLM's name of the same
 
     def guided_field(self) -> str:
         """Return the field to blame for a constraint that cannot be followed."""
@@ -63,12 +65,14 @@ class GuidedFields(msgspec.Struct, kw_only=True):
             found["response_format"] = from_format(self.response_format, "response_format")
         for kind in ("json", "regex", "grammar", "choice"):
             found[f"guided_{kind}"] = _from_value(kind, getattr(self, f"guided_{kind}"))
-        if (outputs := self.structured_outputs) is not None:
+        for field in ("structured_outputs", "guided_decoding"):
+            outputs: StructuredOutputs | None = getattr(self, field)
+            if outputs is None:
+                continue
             for kind in ("json", "regex", "grammar", "choice"):
-                if (made := _from_value(kind, getattr(outputs, kind))) is not None:
-                    found[f"structured_outputs.{kind}"] = made
+                found[f"{field}.{kind}"] = _from_value(kind, getattr(outputs, kind))
             if outputs.json_object:
-                found["structured_outputs.json_object"] = Guided("json_object")
+                found[f"{field}.json_object"] = Guided("json_object")
         return only_one(found)
 
 
@@ -97,6 +101,10 @@ def from_format(form: ResponseFormat, field: str) -> Guided | None:
                     f"{field} of type 'json_schema' needs `json_schema` with a `schema`", field
                 )
             return _schema(schema)
+        case "json":
+            if form.schema is None:
+                raise RequestError(f"{field} of type 'json' needs a `schema`", field)
+            return _schema(form.schema)
         case "regex":
             return Guided("regex", _needed(form.regex, form.type, field))
         case "grammar" | "ebnf":

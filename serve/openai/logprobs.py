@@ -67,5 +67,23 @@ def completion_logprobs(
     }
 
 
+def prompt_logprobs(
+    tokenizer: Tokenizer, entries: Sequence[TokenLogprob]
+) -> list[dict[str, dict[str, Any]] | None]:
+    """Return `prompt_logprobs` as vLLM has it: a map of token ids a prompt token, first null."""
+
+    def describe(token_id: int, logprob: float, rank: int | None) -> dict[str, Any]:
+        text = _text(tokenizer.token_bytes(token_id))
+        return {"logprob": max(logprob, _LOWEST), "rank": rank, "decoded_token": text}
+
+    found: list[dict[str, dict[str, Any]] | None] = [None]
+    for entry in entries:
+        table = {str(entry.token_id): describe(entry.token_id, entry.logprob, None)}
+        for rank, (token_id, logprob) in enumerate(entry.top, 1):
+            table[str(token_id)] = describe(token_id, logprob, rank)
+        found.append(table)
+    return found
+
+
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")

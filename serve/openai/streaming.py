@@ -105,7 +105,7 @@ async def answer(
     headers = answer_headers(request)
     opened = False
     try:
-        async with _abort_on_disconnect(request.receive, generation.abort) as gone:
+        async with abort_on_disconnect(request.receive, generation.abort) as gone:
             await generation.start(keep_alive if stream else None)
             if stream and not gone.is_set():
                 opened = True
@@ -147,7 +147,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events; a client that goes away aborts the generation at once."""
         try:
-            async with _abort_on_disconnect(receive, self._generation.abort) as gone:
+            async with abort_on_disconnect(receive, self._generation.abort) as gone:
                 await send(
                     {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
                 )
@@ -195,7 +195,7 @@ def named_event(name: str, content: Any) -> bytes:
 
 
 @asynccontextmanager
-async def _abort_on_disconnect(
+async def abort_on_disconnect(
     receive: Receive, abort: Callable[[], None]
 ) -> AsyncIterator[asyncio.Event]:
     """Call `abort` as soon as the client goes away while the block runs."""

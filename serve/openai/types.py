@@ -31,6 +31,7 @@ _SHARED = (
     "bad_words",
     "cache_salt",
     "queue_timeout",
+    "no_repeat_ngram_size",
 )
 # Fields whose null means SamplingParams' own default.
 _OPEN = (
@@ -43,7 +44,6 @@ _OPEN = (
     "include_stop_str_in_output",
     "skip_special_tokens",
     "priority",
-    "no_repeat_ngram_size",
 )
 
 
@@ -152,6 +152,31 @@ class SamplingFields(RequestFields, kw_only=True):
     use_beam_search: bool | None = None
     length_penalty: float | None = None
     early_stopping: bool | None = None
+    prompt_logprobs: Int | None = None
+    truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
+
+    def cut(self, ids: list[int]) -> list[int]:
+        """Return the last tokens of a prompt, as many as the request wants to keep."""
+        return ids if self.truncate_prompt_tokens is None else ids[-self.truncate_prompt_tokens :]
+
+    def with_prompt_logprobs(self, params: SamplingParams) -> SamplingParams:
+        """Return parameters that give the prompt's log-probabilities if they are asked for.
+
+        Raises RequestError.
+        """
+        if self.prompt_logprobs is None:
+            return params
+        if self.stream:
+            raise RequestError(
+                "prompt_logprobs come with a whole answer; leave stream out", "prompt_logprobs"
+            )
+        if params.prompt_logprobs is not None:
+            raise RequestError(
+                "prompt_logprobs and echo with logprobs say the same; give one", "prompt_logprobs"
+            )
+        params = msgspec.structs.replace(params, prompt_logprobs=self.prompt_logprobs)
+        params.validate()
+        return params
 
     @property
     def include_usage(self) -> bool:
@@ -209,6 +234,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
 
 _Body = TypeVar("_Body", bound=msgspec.Struct)
 _AT = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")
+_MISSING = re.compile(r"missing required field `(.*?)`$")
 
 
 def decode_body(body: bytes, kind: type[_Body]) -> _Body:
@@ -223,6 +249,8 @@ def decode_body(body: bytes, kind: type[_Body]) -> _Body:
         message = str(error)
         found = _AT.search(message)
         field = re.split(r"[.\[]", found.group(1))[0] if found else None
+        if not found and (missing := _MISSING.search(message)):
+            field = missing.group(1)
         raise RequestError(f"the request body is not valid: {message}", field or None) from error
     except msgspec.DecodeError as error:
         raise RequestError(f"the request body is not JSON: {error}") from error

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..dashboard.routes import STATIC_PATHS
-from ..openai.errors import RETRY_AFTER_SECONDS, error_body, json_response
+from ..openai.errors import RETRY_AFTER_SECONDS, refusal
 from ..service import Service
 from .key_limits import KeyLimiter
 from .keys import KeyRing, KeyRule, key_of
@@ -43,9 +43,9 @@ class Gate:
         if scope["method"] != "POST":  # looking is free
             await self._app(scope, receive, send)
             return
-        refusal = self._enter(rule)
-        if refusal is not None:
-            await refusal(scope, receive, send)
+        refused = self._enter(scope["path"], rule)
+        if refused is not None:
+            await refused(scope, receive, send)
             return
         self._service.traffic.in_flight += 1
         try:
@@ -63,24 +63,28 @@ class Gate:
             record.key_name = rule.name
         return rule
 
-    def _enter(self, rule: KeyRule | None) -> Response | None:
+    def _enter(self, path: str, rule: KeyRule | None) -> Response | None:
         """Count a request in, or return the answer that refuses it."""
         if self._service.traffic.draining:
             message = "the server is stopping; try again elsewhere"
             headers = {"retry-after": str(RETRY_AFTER_SECONDS), "connection": "close"}
-            return self._refuse(503, message, "server_stopping", headers)
+            return self._refuse(path, 503, message, "server_stopping", headers)
         wait = 0 if rule is None else self._limiter.enter(rule, time.monotonic())
         if wait:
             message = f"this key has used up its limit; try again in {wait} s"
-            return self._refuse(429, message, "rate_limit_exceeded", {"retry-after": str(wait)})
+            headers = {"retry-after": str(wait)}
+            return self._refuse(path, 429, message, "rate_limit_exceeded", headers)
         return None
 
     def _refuse_key(self, connection: HTTPConnection) -> Response:
         message = "the API key is not known here; check it"
         if key_of(connection) is None:
             message = "this server needs an API key; send `Authorization: Bearer KEY`"
-        return self._refuse(401, message, "invalid_api_key", {"www-authenticate": "Bearer"})
+        headers = {"www-authenticate": "Bearer"}
+        return self._refuse(connection.url.path, 401, message, "invalid_api_key", headers)
 
-    def _refuse(self, status: int, message: str, code: str, headers: dict[str, str]) -> Response:
+    def _refuse(
+        self, path: str, status: int, message: str, code: str, headers: dict[str, str]
+    ) -> Response:
         self._service.metrics.refuse(status, code)
-        return json_response(error_body(status, message, None, code), status, headers)
+        return refusal(path, status, message, code, headers)

@@ -33,11 +33,11 @@ async def ready(request: Request) -> Response:
 
 
 async def generate(request: Request) -> Response:
-    """Answer 200 after a real token, with its time; 503 if none has come in 30 s."""
+    """Answer 200 after a real token (or vector), with its time; 503 if none has come in 30 s."""
     service = service_of(request)
     begun = time.perf_counter()
     params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True, detokenize=False)
-    generation = service.generation([[0]], params)
+    generation = service.generation([[0]], params, embeds=service.embeds)
     try:
         async with asyncio.timeout(_GENERATE_SECONDS):
             await generation.start()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import threading
 import time
 from typing import Any
 
 from ...runtime.errors import EnginewrightError
 from ..client import Client
+
+_LOG = logging.getLogger(__name__)
+_ASKS = 8  # in one hang timeout
+_LONGEST_PAUSE = 5.0  # seconds between two questions
 
 
 class StatsProbe:
@@ -38,13 +44,31 @@ class StatsProbe:
         Blocks. An answer to an earlier question that comes meanwhile counts as fresh.
         """
         with self._changed:
-            if self._asked is None:
-                self._asked = time.monotonic()
-                threading.Thread(target=self._question, name="stats", daemon=True).start()
+            self.put_question()
             before = self._answers
             if not self._changed.wait_for(lambda: self._answers != before, timeout):
                 return None
             return self._latest or None
+
+    async def keep_asking(self) -> None:
+        """Ask for ever, often enough that a hang is noticed when it counts as one; say so once."""
+        told = False
+        while True:
+            await asyncio.sleep(min(self._hang_timeout / _ASKS, _LONGEST_PAUSE))
+            self.put_question()
+            if self.hung and not told:
+                _LOG.error(
+                    "the executor has not answered for %.0f s (--hang-timeout); /health says 503",
+                    self.silent_seconds,
+                )
+            told = self.hung
+
+    def put_question(self) -> None:
+        """Put a question unless one is open; does not wait for its answer."""
+        with self._changed:
+            if self._asked is None:
+                self._asked = time.monotonic()
+                threading.Thread(target=self._question, name="stats", daemon=True).start()
 
     def _question(self) -> None:
         try:

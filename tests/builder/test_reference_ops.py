@@ -247,5 +247,8 @@ def test_the_cache_rounds_to_its_type() -> None:
     turned = np.abs(rotate(x, block_of(x.shape[-1]))).max(axis=-1, keepdims=True)
     error = np.linalg.norm(round_keys(x, "int8") - x, axis=-1)
     assert np.all(error <= turned[..., 0] / 127 * 0.5001 * np.sqrt(x.shape[-1]))
-    with pytest.raises(ValueError, match="allowed are f32, bf16, int8"):
-        ReferenceKv("f16")
+    assert np.all(np.abs(round_kv(x, "f16") - x) <= np.abs(x) * 2**-11)
+    assert np.all(np.abs(round_kv(x, "fp8") - x) <= np.abs(x) * 2**-4 + 2**-10)
+    assert round_kv(np.full((1, 1, 1), 1e4, np.float32), "fp8") == 448
+    with pytest.raises(ValueError, match="allowed are f32, bf16, f16, fp8, int8"):
+        ReferenceKv("f64")

@@ -143,10 +143,10 @@ def test_quantization(kernels: Kernels, rows: int, n: int, zeros: bool) -> None:
     np.testing.assert_array_equal(sums, -kernels.level.offset * totals)
 
 
-def test_rows_for_int4_weights(kernels: Kernels) -> None:
+def test_rows_for_uint4_weights(kernels: Kernels) -> None:
     x = random(3, 75)
     expected = quantize(x, {"group": 32, "rotation": 0})
-    found = kernels.quantize(x, "int4")
+    found = kernels.quantize(x, "uint4")
     values = found[:, :96].view(np.int8)
     facts = np.ascontiguousarray(found[:, 96:]).view(np.float32)
     assert np.abs(values.astype(int) - expected.values).max() <= 1

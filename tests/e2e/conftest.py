@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import http.client
 import os
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,15 +40,28 @@ def build_engine(format: str, *options: str) -> Path:
     """Build SmolLM2 with `enginewright build`, or return the engine of an earlier run."""
     name = "-".join((f"smollm2-{format}", *(option.strip("-") for option in options)))
     output = CACHE / _source_hash() / name
-    if not output.exists():
-        for old in CACHE.glob("*"):
-            if old.name != _source_hash():
-                shutil.rmtree(old, ignore_errors=True)
-        command = [sys.executable, "-m", "enginewright", "build", str(CHECKPOINT)]
-        command += ["-o", str(output), "--quant", format, *options]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-        assert done.returncode == 0, done.stderr
+    with _locked():
+        if not output.exists():
+            for old in CACHE.glob("*"):
+                if old.is_dir() and old.name != _source_hash():
+                    shutil.rmtree(old, ignore_errors=True)
+            command = [sys.executable, "-m", "enginewright", "build", str(CHECKPOINT)]
+            command += ["-o", str(output), "--quant", format, *options]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+            assert done.returncode == 0, done.stderr
     return output
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    """Let one run of the tests build at a time; a second one finds the engine when it may go on.
+
+    A build renames the engine into place when all of it is there, so that nobody sees a part.
+    """
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -72,6 +87,12 @@ def smollm2_int4_engine(checkpoint: Path) -> Path:
 def smollm2_f32_engine(checkpoint: Path) -> Path:
     """SmolLM2-135M in f32."""
     return build_engine("f32")
+
+
+@pytest.fixture(scope="session")
+def smollm2_embed_engine(checkpoint: Path) -> Path:
+    """SmolLM2-135M in f32, giving the mean of a text's hidden states."""
+    return build_engine("f32", "--task=embed", "--pooling=mean")
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,18 @@ def test_schemathesis(small_server: Served) -> None:
     )
 
 
+def test_schemathesis_of_an_engine_that_embeds(smollm2_embed_engine: Path) -> None:
+    server = start_server(smollm2_embed_engine, "--max-context", "80", "--log-level", "error")
+    try:
+        run_schemathesis(
+            server,
+            *("--include-path", "/v1/embeddings", "--phases", "coverage,fuzzing"),
+            *("--max-examples", "30", "--seed", "1", "--no-shrink"),
+        )
+    finally:
+        assert stop_server(server) == 0
+
+
 @pytest.mark.slow
 def test_schemathesis_at_length(small_server: Served) -> None:
     run_schemathesis(

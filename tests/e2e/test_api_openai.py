@@ -213,7 +213,7 @@ def test_streamed_response(client: openai.OpenAI) -> None:
     options: dict[str, Any] = {
         "model": MODEL,
         "input": "Say hello.",
-        "max_output_tokens": 24,
+        "max_output_tokens": 120,
         "temperature": 0,
     }
     whole = client.responses.create(**options)

@@ -56,8 +56,11 @@ def test_example(path: Path, smollm2_engine: Path, request: pytest.FixtureReques
 
 
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
-def test_program_of_the_guide(number: int, smollm2_engine: Path) -> None:
+def test_program_of_the_guide(
+    number: int, smollm2_engine: Path, smollm2_embed_engine: Path
+) -> None:
     code = PROGRAMS[number].replace("engines/mine", str(smollm2_engine))
+    code = code.replace("engines/embed", str(smollm2_embed_engine))
     assert run([sys.executable, "-W", "error", "-c", code]).strip()
 
 

@@ -155,6 +155,21 @@ def test_a_hung_step_is_reported_once_and_waited_for(capfd: pytest.CaptureFixtur
     client.shutdown(0.1)
 
 
+def test_statistics_of_a_hung_executor_are_not_waited_for_for_ever() -> None:
+    client = ExecutorClient.start("some/engine", ExecutorConfig(hang_timeout=None), command("hang"))
+    try:
+        assert client.stats(timeout=20)["submitted"] == 0
+        sink = Sink()
+        client.submit("a", [1], TokenParams(max_tokens=50), sink)
+        sink.next()
+        sink.next()  # the third step hangs
+        time.sleep(0.2)
+        with pytest.raises(TimeoutError, match=r"has not answered for 0\.2 s"):
+            client.stats(timeout=0.2)
+    finally:
+        client.shutdown(timeout=0.1)
+
+
 def test_a_supervised_executor_is_started_again(capfd: pytest.CaptureFixture[str]) -> None:
     client = SupervisedClient(lambda: ExecutorClient.start("e", None, command("slow")))
     sink, again = Sink(), Sink()

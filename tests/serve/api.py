@@ -26,6 +26,7 @@ TEMPLATES = {
     "llama": _TOOLS + "{# <|python_tag|> #}" + _LOOP + "{% endif %}",
     "mistral": _TOOLS + "{# [TOOL_CALLS] #}" + _LOOP + "{% endif %}",
     "pythonic": _TOOLS + "{# [func_name1(params_name1=...)] #}" + _LOOP + "{% endif %}",
+    "xml": _TOOLS + "{# <tool_call> <function= #}" + _LOOP + "{% endif %}",
     "think": _TOOLS + "{# <tool_call> </think> #}" + _LOOP + "{% endif %}",
     "opened": "{# </think> #}" + _LOOP + "<think>\n{% endif %}",
     "channel": "{# <|channel|>analysis #}" + _LOOP + "{% endif %}",

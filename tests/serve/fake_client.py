@@ -69,7 +69,7 @@ class FakeClient:
             if self._live.pop(request_id, None) is not None:
                 self.aborted.append(request_id)
 
-    def stats(self, detail: bool = False) -> dict[str, Any]:
+    def stats(self, detail: bool = False, timeout: float | None = None) -> dict[str, Any]:
         histogram = {"bounds": [1, 2], "counts": [3, 1, 0], "sum": 5.0, "count": 4}
         with self._lock:
             running = len(self._live)

@@ -29,6 +29,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
             "json_schema",
             SCHEMA,
         ),
+        ({"response_format": {"type": "json", "schema": SCHEMA}}, "json_schema", SCHEMA),
         ({"response_format": {"type": "regex", "regex": "a+"}}, "regex", "a+"),
         ({"response_format": {"type": "ebnf", "ebnf": 'root ::= "a"'}}, "grammar", 'root ::= "a"'),
         (
@@ -43,6 +44,8 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
         ({"guided_choice": ["a", "b"]}, "choice", ["a", "b"]),
         ({"structured_outputs": {"choice": ["a"]}}, "choice", ["a"]),
         ({"structured_outputs": {"json_object": True}}, "json_object", ""),
+        ({"guided_decoding": {"regex": "[ab]"}}, "regex", "[ab]"),
+        ({"guided_decoding": {"json": SCHEMA}}, "json_schema", SCHEMA),
     ],
 )
 def test_every_form_of_constraint(
@@ -106,6 +109,48 @@ def test_usage_in_every_event(served: Served) -> None:
     counts = [event["usage"]["completion_tokens"] for event in events]
     assert counts == sorted(counts)
     assert counts[-1] == len(served.tokenizer.encode(ANSWER)) + 1
+
+
+def test_log_probabilities_of_the_prompt(served: Served) -> None:
+    body = {"prompt": ["Hello there", [5, 6]], "prompt_logprobs": 2, "max_tokens": 3}
+    reply = served.post(TEXT, body).json
+    ids = served.tokenizer.encode("Hello there")
+    first, second = (choice["prompt_logprobs"] for choice in reply["choices"])
+    assert [choice["logprobs"] for choice in reply["choices"]] == [None, None]
+    assert (len(first), len(second)) == (len(ids), 2)
+    assert (first[0], second[0]) == (None, None)
+    text = served.tokenizer.decode([6])
+    assert second[1]["6"] == {"logprob": -0.5, "rank": 1, "decoded_token": text}
+    assert second[1].keys() == {"6", "7"}
+    reply = served.post(CHAT, MESSAGES | {"prompt_logprobs": 0, "return_token_ids": True}).json
+    assert len(reply["prompt_logprobs"]) == len(reply["prompt_token_ids"])
+    assert all(len(table) == 1 for table in reply["prompt_logprobs"][1:])
+    echo = {"prompt": "Hi", "echo": True, "logprobs": 1}
+    for path, wrong in (
+        (TEXT, {"prompt": "Hi", "stream": True}),
+        (CHAT, MESSAGES | {"stream": True}),
+        (TEXT, echo),
+        (TEXT, {"prompt": "Hi", "prompt_logprobs": 99}),
+    ):
+        refused = served.post(path, {"prompt_logprobs": 1} | wrong)
+        assert (refused.status, refused.json["error"]["param"]) == (400, "prompt_logprobs")
+
+
+def test_prompts_are_cut_at_their_beginning(served: Served) -> None:
+    fields = {"truncate_prompt_tokens": 2, "return_token_ids": True}
+    [choice] = served.post(TEXT, {"prompt": [5, 6, 7], "echo": True, **fields}).json["choices"]
+    assert choice["prompt_token_ids"] == [6, 7]
+    assert choice["text"].startswith(served.tokenizer.decode([6, 7]))
+    assert len(served.post(CHAT, MESSAGES | fields).json["prompt_token_ids"]) == 2
+    refused = served.post(TEXT, {"prompt": "Hi", "truncate_prompt_tokens": 0})
+    assert (refused.status, refused.json["error"]["param"]) == (400, "truncate_prompt_tokens")
+
+
+def test_what_would_change_the_answer_is_not_ignored(served: Served) -> None:
+    refused = served.post(CHAT, MESSAGES | {"chat_template": "{{ messages }}"})
+    assert (refused.status, refused.json["error"]["param"]) == (400, "chat_template")
+    served.post(TEXT, {"prompt": "Hi", "no_repeat_ngram_size": 3})
+    assert served.client.submitted[-1].no_repeat_ngram_size == 3
 
 
 def test_echo(served: Served) -> None:

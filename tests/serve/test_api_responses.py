@@ -82,7 +82,7 @@ def test_an_answer_that_was_cut_is_incomplete(served: Served) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"input": []}, "messages"),
+        ({"input": []}, "input"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input"),
         ({"input": [{"role": "user"}]}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
@@ -93,7 +93,7 @@ def test_an_answer_that_was_cut_is_incomplete(served: Served) -> None:
         ({"conversation": "x"}, "conversation"),
         ({"n": 2}, "n"),
         ({"top_logprobs": 99}, "top_logprobs"),
-        ({"max_output_tokens": 0}, "max_tokens"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"text": {"format": {"type": "json_schema"}}}, "text"),
         ({"tools": [{"type": "web_search"}]}, "tools"),
     ],

@@ -34,6 +34,8 @@ TEXTS = {
     "llama": '{"name": "weather", "parameters": {"city": "Ås"}}; {"name": "time"}',
     "mistral": '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "Ås"}}, {"name": "time"}]',
     "pythonic": "[weather(city='Ås'), time()]",
+    "xml": "<tool_call>\n<function=weather>\n<parameter=city>\nÅs\n</parameter>\n</function>\n"
+    "</tool_call>\n<tool_call>\n<function=time>\n</function>\n</tool_call>",
 }
 
 

@@ -48,7 +48,7 @@ class ModelClient:
     def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
 
-    def stats(self, detail: bool = False) -> dict[str, Any]:
+    def stats(self, detail: bool = False, timeout: float | None = None) -> dict[str, Any]:
         return {}
 
     def shutdown(self) -> None:

@@ -15,8 +15,11 @@ from enginewright import converters
 from enginewright.builder import build as build_module
 from enginewright.builder.build import BuildOptions, BuildReport
 from enginewright.builder.config import BuildConfig
+from enginewright.builder.config_tensorrt import TensorRTConfig
 from enginewright.builder.targets import base
 from enginewright.runtime import machine
+from enginewright.runtime.cuda import GpuDevice, Probe
+from enginewright.runtime.cuda_contract import CONTRACT_VERSION
 from enginewright.runtime.errors import (
     EngineDamagedError,
     EngineError,
@@ -24,9 +27,10 @@ from enginewright.runtime.errors import (
     IncompatibleMachineError,
     InputError,
 )
+from enginewright.runtime.manifest import Needs, TargetFacts
 from enginewright.serve.commands import build, check, inspect
 
-from ..support.engines import make_engine, make_manifest
+from ..support.engines import GPU_FACTS, make_engine, make_manifest
 from ..support.tiny import as_tensors, make_tiny_config, make_tiny_weights
 
 
@@ -215,3 +219,58 @@ def test_a_taken_output_is_refused_before_the_checkpoint_is_read(
     result = run(build.command, "model", "-o", engine)
     assert isinstance(result.exception, InputError)
     assert builder.config is None
+
+
+def gpu_engine(folder: Path) -> Path:
+    """Write an engine whose manifest is that of a GPU's; its plan is a few bytes."""
+    target = TargetFacts(
+        name="tensorrt-rtx",
+        isa="sm_86, sm_89",
+        needs=Needs(features=(), os="linux", machine=machine.detect().arch),
+        abi=CONTRACT_VERSION,
+        tensorrt=GPU_FACTS,
+    )
+    make_engine(folder, target=target)
+    return folder
+
+
+def test_inspect_says_which_gpu_an_engine_needs(tmp_path: Path) -> None:
+    output = run(inspect.command, gpu_engine(tmp_path / "engine")).output
+    assert "tensorrt-rtx 1.7.1.116, CUDA 13, compute capability 8.6 or 8.9" in output
+
+
+def test_check_compares_a_gpu_engine_with_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = gpu_engine(tmp_path / "engine")
+    monkeypatch.setattr(check, "probe", lambda: Probe("there is no NVIDIA driver here"))
+    result = run(check.command, engine)
+    assert isinstance(result.exception, IncompatibleMachineError)
+    assert "it needs an NVIDIA GPU (there is no NVIDIA driver here)" in str(result.exception)
+    device = GpuDevice("RTX 4090", "8.9", 24 << 30)
+    monkeypatch.setattr(check, "probe", lambda: Probe("", "13.0", (device,)))
+    monkeypatch.setattr(check, "differences", lambda facts, probe: [])
+    result = run(check.command, engine)
+    assert result.exit_code == 0, result.exception
+    assert "device: RTX 4090, compute capability 8.9" in result.output
+
+
+def test_a_build_for_a_gpu_takes_its_options_and_prints_the_devices_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get_target = base.get_target
+    builder = Builder(monkeypatch, nothing)
+    monkeypatch.setattr(base, "get_target", get_target)
+    flags = ["--target", "tensorrt-rtx", "--compute-capability", "8.9, 12.0", "--quant", "int4"]
+    flags += ["--multiple-profiles"]
+    result = run(build.command, "model", "-o", tmp_path / "e", *flags)
+    assert result.exit_code == 0, result.exception
+    assert builder.config == BuildConfig(
+        target="tensorrt-rtx",
+        weights="int4",
+        tensorrt=TensorRTConfig(compute_capabilities=("8.9", "12.0"), multiple_profiles=True),
+    )
+    for text in ("sm_89, sm_120", "workspace of a step", "memory of the device"):
+        assert text in result.output
+    result = run(build.command, "model", "-o", tmp_path / "e", *flags, "--strip-plan")
+    assert isinstance(result.exception, InputError)

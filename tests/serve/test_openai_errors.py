@@ -165,6 +165,15 @@ def test_refusal_of_the_executor_comes_before_the_stream(served: Served, stream:
     assert error["param"] == "prompt"
 
 
+def test_what_is_refused_has_not_finished(served: Served) -> None:
+    """Metrics count a refusal as one, and not as an answer that ended with an error."""
+    assert served.post(TEXT, {"prompt": [1] * MAX_SEQ_LEN}).status == 400
+    text = served.request("GET", "/metrics").body.decode()
+    assert 'code="context_length_exceeded"' in text
+    finished = [one for one in text.splitlines() if 'finished_reason="error"' in one]
+    assert all(float(line.split()[-1]) == 0 for line in finished)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_full_queue_is_429(served: Served, stream: bool) -> None:
     def refuse(request_id: str, prompt: object, params: object, sink: object) -> None:

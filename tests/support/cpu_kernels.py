@@ -23,9 +23,9 @@ Float32 = npt.NDArray[np.float32]
 
 SOURCES = Path(__file__).parent / "kernels"
 GROUP, ROTATION = 128, 64  # as kernels/kernels.c has them
-FORMAT_GROUPS = {"f32": (0, 0), "bf16": (0, 0), "int8": (GROUP, ROTATION), "int4": (32, 0)}
+FORMAT_GROUPS = {"f32": (0, 0), "bf16": (0, 0), "int8": (GROUP, ROTATION), "uint4": (32, 0)}
 HEADS, KV_HEADS, HEAD_DIM = 6, 2, 22  # as kernels/attend.inc has them
-FORMATS = ("f32", "bf16", "int8", "int4")
+FORMATS = ("f32", "bf16", "int8", "uint4")
 
 
 class Product(ctypes.Structure):

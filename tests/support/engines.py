@@ -20,7 +20,27 @@ from enginewright.runtime.manifest import (
     Source,
     TargetFacts,
     TensorFacts,
+    TensorRTFacts,
 )
+
+GPU_FACTS = TensorRTFacts(
+    library="tensorrt-rtx",
+    version="1.7.1.116",
+    cuda="13",
+    compute_capabilities=("8.6", "8.9"),
+    newer_devices=False,
+    version_compatible=False,
+    stripped=False,
+    attention="gather",
+    compute_dtype="f16",
+    num_kv_heads=2,
+    head_dim=64,
+    max_blocks=8,
+    workspace_bytes=1 << 20,
+    profiles=(),
+    kernels=(),
+)
+"""What an engine for two devices says of itself."""
 
 FILES = ("rank0.engine", "rank0.weights", "tokenizer/tokenizer.json")
 

@@ -74,7 +74,7 @@ class FakeSession:
         rows = len(batch.logit_rows)
         ints, floats = np.zeros((rows, 0), np.int32), np.zeros((rows, 0), np.float32)
         logits = np.zeros((rows, self.limits.vocab_size), np.float32)
-        return StepResult(ints[:, :1], floats[:, :1], ints, floats, 0.0, logits)
+        return StepResult(ints[:, :1], floats[:, :1], ints, floats, 0.0, logits=logits)
 
     def logits(self, batch: Batch) -> Float32Array:
         raise NotImplementedError

@@ -25,7 +25,8 @@ def emit(program: Program) -> str:
     ]
     parts += [f"EW_DEFINE_QUANTIZE({g}_{r}, {g}, {r})" for g, r in sorted(program.quantizers)]
     parts += [f"EW_DEFINE_GEMM({_kernel(program.products[n])})" for n in sorted(program.products)]
-    parts += [f"EW_DEFINE_HEAD({_kernel(program.head)})", ""]
+    if program.head is not None:
+        parts += [f"EW_DEFINE_HEAD({_kernel(program.head)})", ""]
     parts += [_weight_table(segment) for segment in program.segments if segment.weights]
     parts += [_functions(segment) for segment in program.segments]
     parts += [_stage_table(program)]
@@ -43,7 +44,7 @@ def _defines(program: Program) -> str:
         "EW_KV_HEADS": facts.num_kv_heads,
         "EW_HEAD_DIM": facts.head_dim,
         "EW_LAYERS": facts.num_layers,
-        "EW_VOCAB": facts.vocab_size,
+        "EW_VOCAB": facts.row_size,
         "EW_KV": KV_KINDS[facts.kv_dtype],
         "EW_BLOCK_BYTES": "((size_t)EW_LAYERS * EW_KV_HEADS * EW_KV_HEAD_BYTES)",
         "EW_TILE": facts.tile,
@@ -121,9 +122,10 @@ def _render(call: KernelCall, segment: Segment) -> str:
         names[f"{name}_stride"] = _stride(operand)
     for name, weight in call.weights.items():
         names[name] = f"(e->weights + weights_{segment.name}[iteration][{segment.slot(weight)}])"
-    into_stream = any(o.buffer.place is Place.STREAM for o in call.writes.values())
-    names["first"] = "s->split_first" if into_stream else "s->first"
-    names["last"] = "s->split_last" if into_stream else "s->last"
+    # What all threads share is never written twice.
+    shared = any(o.buffer.place in (Place.STREAM, Place.LOGITS) for o in call.writes.values())
+    names["first"] = "s->split_first" if shared else "s->first"
+    names["last"] = "s->split_last" if shared else "s->last"
     return call.code.format(**names)
 
 

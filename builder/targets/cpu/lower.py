@@ -11,7 +11,7 @@ from .isa import IsaLevel
 from .pack import PackedLayout, plan_bias, plan_panels, plan_table
 
 # As plugins/cpu/product.h has them.
-KERNELS = {"f32": "EW_F32", "bf16": "EW_BF16", "int8": "EW_Q8", "int4": "EW_Q4"}
+KERNELS = {"f32": "EW_F32", "bf16": "EW_BF16", "int8": "EW_Q8", "uint4": "EW_Q4"}
 
 
 def q8_row_bytes(width: int, group: int) -> int:
@@ -38,7 +38,7 @@ class Lowering:
         self.level = level
         self.last_reader = last_reader
         self.stream = stream  # values that live across segments
-        self.head = head  # the product whose output are the logits
+        self.head = head  # the node whose output leaves the engine
         self.layouts: dict[Weight, PackedLayout] = {}
         self.operands: dict[Value, Operand] = {}
         self.row_groups: dict[Value, int] = {}  # of Q8 values
@@ -99,6 +99,12 @@ class Lowering:
         self.operands[value] = operand
         return operand
 
+    def _leaving(self, node: Node) -> Operand:
+        """Give the network's output its place: where the driver looks for logits."""
+        operand = Operand(Buffer("logits", 0, Place.LOGITS))
+        self.operands[node.output] = operand
+        return operand
+
     def _input(self, value: Value | None) -> Operand:
         if value is None or value not in self.operands:
             raise NetworkError(f"{value} is read before it is written")
@@ -137,7 +143,7 @@ class Lowering:
 
     def _rms_norm(self, node: Node) -> KernelCall:
         x, weight = self._input(node.inputs[0]), self._table(node.inputs[1])
-        y = self._output(node.output, Split.ROWS)
+        y = self._leaving(node) if node is self.head else self._output(node.output, Split.ROWS)
         width, run = int(node.output.shape[-1]), weight.sizes[0]
         code = (
             "ew_rms_norm({x}, {x_stride}, {y}, {y_stride}, (const float *){w}, "
@@ -189,8 +195,7 @@ class Lowering:
             f"ew_product m = {{{{{', '.join(fields)}}}}}; ew_share(e, &m, s, {layout.panels});"
         )
         if node is self.head:
-            y = Operand(Buffer("logits", 0, Place.LOGITS))
-            self.operands[node.output] = y
+            y = self._leaving(node)
             best = "e->best + (size_t)s->part * e->options.max_batch_size"
             run = f"ew_head_{kernel}(&m, {best}, p->wanted, EW_VOCAB);"
         else:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...network import Weight
-from ...quantize.weight_only import quantize_int4, quantize_int8, round_bf16
+from ...quantize.weight_only import quantize_int8, quantize_uint4, round_bf16
 from .isa import IsaLevel
 
 Float32 = npt.NDArray[np.float32]
@@ -24,14 +24,14 @@ class PackedLayout:
     """How one weight lies in the weights file."""
 
     kind: str  # "panels", "rows" (a table, row by row) or "vector"
-    format: str  # f32, bf16, int8 or int4
+    format: str  # f32, bf16, int8 or uint4
     rows: int  # N, without padding
     columns: int  # K, without padding
     k: int  # K as it is stored
     panels: int
     panel_bytes: int
     interleaved: bool = False  # gate and up columns alternate by half panels
-    group: int = 0  # int8, int4: elements along k that share a scale
+    group: int = 0  # int8, uint4: elements along k that share a scale
 
     @property
     def bytes(self) -> int:
@@ -47,7 +47,7 @@ def plan_panels(weight: Weight, level: IsaLevel, interleaved: bool) -> PackedLay
     format = weight.format
     if format == "bf16" and columns % 2:
         format = "f32"  # bf16 panels hold pairs along k
-    group = weight.group if format in ("int8", "int4") else 0
+    group = weight.group if format in ("int8", "uint4") else 0
     if group:
         k = -(-columns // group) * group
         column_bytes = 2 + group if format == "int8" else 4 + group // 2
@@ -126,8 +126,8 @@ def _panels(
             part = np.pad(part, ((0, missing), (0, 0)))
         if layout.format == "int8":
             yield _pack_int8(part, layout.group, rotation, level)
-        elif layout.format == "int4":
-            yield _pack_int4(part, layout.group, level)
+        elif layout.format == "uint4":
+            yield _pack_uint4(part, layout.group, level)
         else:
             yield _pack_floats(part, layout, level)
 
@@ -146,8 +146,8 @@ def _pack_int8(part: Float32, group: int, rotation: int, level: IsaLevel) -> npt
     return out
 
 
-def _pack_int4(part: Float32, group: int, level: IsaLevel) -> npt.NDArray[np.uint8]:
-    integers, scales, minima = quantize_int4(part, group)
+def _pack_uint4(part: Float32, group: int, level: IsaLevel) -> npt.NDArray[np.uint8]:
+    integers, scales, minima = quantize_uint4(part, group)
     panels, groups, panel = part.shape[0] // level.panel, scales.shape[1], level.panel
     head, half = panel * 4, group // 8  # half of the steps of four elements
     out = np.empty((panels, groups, head + panel * group // 2), np.uint8)

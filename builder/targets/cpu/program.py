@@ -20,7 +20,7 @@ class ModelFacts:
     """The constants of an engine that no single call holds."""
 
     title: str
-    vocab_size: int
+    row_size: int  # numbers in a row of the output: the vocabulary, or the hidden size
     num_layers: int
     num_heads: int
     num_kv_heads: int
@@ -55,7 +55,7 @@ class Program:
     stream_bytes: int
     local_bytes: int
     products: dict[str, PackedLayout]  # the kernels that are called, and a weight of each
-    head: PackedLayout
+    head: PackedLayout | None  # None: hidden states are the output
     quantizers: set[tuple[int, int]]  # group, rotation
 
 
@@ -64,8 +64,8 @@ def build_program(
 ) -> Program:
     """Lower a rolled network. Raises NetworkError for an op or a shape that the target lacks."""
     head = network.producer(network.outputs[0])
-    if head is None or head.op != "linear":
-        raise NetworkError("the logits must come from a linear op")
+    if head is None or head.op not in ("linear", "rms_norm"):
+        raise NetworkError("the output must come from a linear op, or from a norm")
     outside = (*rolled.prefix, *rolled.suffix)
     rows = [node for node in outside if is_row_value(node.output)]
     regions = [_without(rolled.prefix, rows), rolled.body, _without(rolled.suffix, rows)]
@@ -112,7 +112,7 @@ def build_program(
         stream_bytes=plan_memory(stream_buffers),
         local_bytes=plan_memory(b for b in buffers if b.place in (Place.MINE, Place.OURS)),
         products=lowering.products,
-        head=lowering.layout_of(head.inputs[1]),
+        head=lowering.layout_of(head.inputs[1]) if head.op == "linear" else None,
         quantizers=lowering.quantizers,
     )
 

@@ -101,7 +101,7 @@ def model_facts(network: Network, config: BuildConfig) -> ModelFacts:
     heads, kv_heads, head_dim = shapes.pop()
     return ModelFacts(
         title=f"{network.config.family}, {network.config.num_layers} layers",
-        vocab_size=network.config.vocab_size,
+        row_size=int(network.outputs[0].shape[-1]),
         num_layers=sum(node.op == "attention" for node in network.nodes),
         num_heads=heads,
         num_kv_heads=kv_heads,

@@ -218,7 +218,7 @@ def formats_of(network: Network) -> dict[str, tuple[str, int]]:
         ("f32", "int8", {"embedding": "f32", "head": "int8", "layers.0.mlp.down": "f32"}),
         ("bf16", None, {"embedding": "bf16", "head": "bf16", "layers.0.mlp.down": "bf16"}),
         ("int8", None, {"embedding": "bf16", "head": "int8", "layers.0.mlp.gate_up": "int8"}),
-        ("int4", None, {"embedding": "bf16", "head": "int8", "layers.0.mlp.down": "int4"}),
+        ("int4", None, {"embedding": "bf16", "head": "int8", "layers.0.mlp.down": "uint4"}),
         ("int8", "f32", {"embedding": "bf16", "head": "f32", "layers.0.attention.q_k_v": "int8"}),
     ],
 )
@@ -229,7 +229,7 @@ def test_formats_follow_the_configuration(
     run_pipeline(network, BuildConfig(weights=weights, head_weights=head, group=64))
     formats = formats_of(network)
     for name, format in expected.items():
-        assert formats[f"{name}.weight"] == (format, {"int8": 64, "int4": 32}.get(format, 0))
+        assert formats[f"{name}.weight"] == (format, {"int8": 64, "uint4": 32}.get(format, 0))
     for name in ("final_norm.weight", "rope.table", "layers.1.attention.q_k_v.bias"):
         assert formats[name] == ("f32", 0)
 

@@ -54,7 +54,7 @@ def unpack(
     elif layout.format == "bf16":
         pairs = cut.view(ml_dtypes.bfloat16).reshape(-1, k // 2, panel, 2)
         rows = pairs.transpose(0, 2, 1, 3).astype(np.float32)
-    elif layout.format == "int4":
+    elif layout.format == "uint4":
         groups = cut.reshape(-1, k // group, panel * (4 + group // 2))
         facts = np.ascontiguousarray(groups[..., : 4 * panel]).view(np.float16).astype(np.float32)
         scales, minima = facts[..., :panel], facts[..., panel:]
@@ -81,7 +81,7 @@ def turned_back(rows: npt.NDArray[np.float32], weight: Weight) -> npt.NDArray[np
     level=levels,
     rows=st.integers(1, 90),
     columns=st.integers(1, 100),
-    format=st.sampled_from(["f32", "bf16", "int8", "int4"]),
+    format=st.sampled_from(["f32", "bf16", "int8", "uint4"]),
     group=st.sampled_from([64, 128, 192]),
 )
 def test_panels(level: IsaLevel, rows: int, columns: int, format: str, group: int) -> None:
@@ -94,7 +94,7 @@ def test_panels(level: IsaLevel, rows: int, columns: int, format: str, group: in
     np.testing.assert_array_equal(found[:rows, :columns], expected)
     assert not found[rows:].any()
     assert layout.k >= columns
-    assert format in ("int8", "int4") or not found[:, columns:].any()
+    assert format in ("int8", "uint4") or not found[:, columns:].any()
     assert layout.format == ("f32" if format == "bf16" and columns % 2 else format)
 
 
@@ -162,7 +162,7 @@ def test_a_vector_is_its_own_bytes() -> None:
 
 @pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name)
 @pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("format", ["f32", "bf16", "int8", "int4"])
+@pytest.mark.parametrize("format", ["f32", "bf16", "int8", "uint4"])
 def test_the_size_of_a_piece_changes_nothing(
     level: IsaLevel, interleaved: bool, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enginewright.serve.conversation.answer_parser import AnswerParser
+from enginewright.serve.conversation.answer_parser import AnswerParser, PieceParser
 from enginewright.serve.conversation.call_parser import CallParser
 from enginewright.serve.conversation.call_syntax import HERMES, LLAMA, MISTRAL
 from enginewright.serve.conversation.pieces import (
@@ -23,6 +23,8 @@ from enginewright.serve.conversation.pieces import (
 )
 from enginewright.serve.conversation.pythonic import PythonicParser
 from enginewright.serve.conversation.reasoning import STYLES, ReasoningSplitter
+from enginewright.serve.conversation.tools import Tool
+from enginewright.serve.conversation.xml_calls import XmlCallParser
 
 NAMES = {"weather", "time", "say"}
 ARGS = '{"city": "Ås }]\\"{", "days": [1, {"x": null}]}'
@@ -34,9 +36,21 @@ def ids() -> Callable[[], str]:
     return lambda: f"id{next(counter)}"
 
 
-def make(style: str) -> CallParser | PythonicParser:
+TYPES = {
+    "city": {"type": "string"},
+    "days": {"type": "array"},
+    "count": {"type": "integer"},
+    "share": {"anyOf": [{"type": "number"}, {"type": "null"}]},
+    "wet": {"type": ["boolean", "null"]},
+}
+TOOLS = [Tool("weather", None, {"type": "object", "properties": TYPES}), Tool("time"), Tool("say")]
+
+
+def make(style: str) -> PieceParser:
     if style == "pythonic":
         return PythonicParser(ids())
+    if style == "xml":
+        return XmlCallParser(TOOLS, ids())
     syntax = {"hermes": HERMES, "llama": LLAMA, "mistral": MISTRAL}[style]
     return CallParser(syntax, NAMES, ids())
 
@@ -117,10 +131,45 @@ CASES: list[tuple[str, str, list[Piece]]] = [
     ("pythonic", "Hello [weather()]", [Text("Hello [weather()]")]),
     ("pythonic", "[weather(1)]", [Text("[weather(1)]")]),
     ("pythonic", "[weather(city=", [Text("[weather(city=")]),
+    (
+        "xml",
+        "Well.\n\n<tool_call>\n<function=weather>\n<parameter=city>\nÅs <b>&\n\n</parameter>\n"
+        "<parameter=days>\n[1, 2]\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n"
+        "<function=time>\n</function>\n</tool_call>\nDone.",
+        [
+            Text("Well."),
+            *call(0, "weather", '{"city": "Ås <b>&\\n", "days": [1, 2]}'),
+            *call(1, "time", "{}"),
+            Text("Done."),
+        ],
+    ),
+    (
+        "xml",
+        "<function=weather><parameter=city>5</parameter><parameter=count>5</parameter>"
+        "<parameter=share>0.5</parameter><parameter=wet>True</parameter>"
+        "<parameter=other>7</parameter></function>",
+        call(0, "weather", '{"city": "5", "count": 5, "share": 0.5, "wet": true, "other": "7"}'),
+    ),
+    (
+        "xml",
+        "<function=weather><parameter=count>five</parameter><parameter=days>[1,</parameter>"
+        "<parameter=share>null</parameter></function></tool_call>",
+        call(0, "weather", '{"count": "five", "days": "[1,", "share": null}'),
+    ),
+    ("xml", "a < b <tool_cal and <functions>", [Text("a < b <tool_cal and <functions>")]),
+    ("xml", "<tool_call>{}</tool_call>\n", [Text("<tool_call>{}</tool_call>\n")]),
+    ("xml", "<tool_call>\n<function=a b>", [Text("<tool_call>\n<function=a b>")]),
+    ("xml", "<tool_call> <funct", [Text("<tool_call> <funct")]),
+    ("xml", "<function=say>\n<parameter=text>\nlong", [CallStart(0, "id0", "say")]),
+    (
+        "xml",
+        "<function=say><parameter=a>b</parameter>oh</function>",
+        [*call(0, "say", '{"a": "b"}'), Text("oh</function>")],
+    ),
 ]
 
 
-def run(parser: CallParser | PythonicParser, parts: list[str]) -> list[Piece]:
+def run(parser: PieceParser, parts: list[str]) -> list[Piece]:
     pieces: list[Piece] = []
     for part in parts:
         pieces += parser.push(part)

@@ -18,6 +18,7 @@ from enginewright.serve.commands.eval import command
 from enginewright.serve.evaluate.logits import EngineLogits, check_same_vocabulary, log_softmax
 from enginewright.serve.evaluate.text import divergence, perplexity, windows
 from tests.support.cpu_engine import EngineCache, Spec
+from tests.support.gguf import write_gguf
 
 INT8, F32 = Spec("llama", "int8", "generic"), Spec("llama", "f32", "generic")
 
@@ -133,6 +134,27 @@ def test_commands(folders: tuple[str, str], text: str) -> None:
     )
     assert done.exit_code == 0, done.output
     assert 0 < json.loads(done.output)["mean_kl"] < 0.1
+
+
+def test_kl_against_a_checkpoint(folders: tuple[str, str], text: str, tmp_path: Path) -> None:
+    """The f32 engine is its checkpoint's twin, and the int8 engine is as far from both."""
+    arrays = {name: tensor.load() for name, tensor in F32.tensors().items()}
+    checkpoint = str(write_gguf(tmp_path / "model.gguf", F32.model, arrays))
+    shared = ["--kv-cache-memory", "4MB", "--context", "64", "--max-tokens", "100", "--json"]
+
+    def figures(engine: str, against: str) -> dict[str, float]:
+        done = CliRunner().invoke(command, ["kl", engine, text, "--against", against, *shared])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.output)
+
+    int8, f32 = folders
+    twin = figures(f32, checkpoint)
+    assert twin["positions"] == 100
+    assert twin["max_kl"] < 1e-6
+    assert twin["perplexity"] == pytest.approx(twin["reference_perplexity"], rel=1e-5)
+    from_engine, from_checkpoint = figures(int8, f32), figures(int8, checkpoint)
+    assert from_checkpoint["mean_kl"] == pytest.approx(from_engine["mean_kl"], rel=1e-2)
+    assert from_checkpoint["mean_kl"] > 1e-6
 
 
 def test_questions_of_an_engine(folders: tuple[str, str], tmp_path: Path) -> None:

@@ -94,6 +94,47 @@ def test_requests_in_flight_of_a_key(operate: Operate, fake: FakeClient) -> None
         assert send(served, "POST", "/v1/completions", HI, **key).status == 200
 
 
+def test_refusals_of_the_gate_have_anthropic_s_shape_for_its_clients(
+    operate: Operate, fake: FakeClient
+) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
+    fake.gate.clear()
+    with operate(ring=RING) as served:
+        missing = send(served, "POST", "/v1/messages", body)
+        assert (missing.status, missing.json["type"]) == (401, "error")
+        assert missing.json["error"]["type"] == "authentication_error"
+        first = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
+        first.request("POST", "/v1/messages", json.dumps(body), {"x-api-key": "small"})
+        wait_until(lambda: len(fake.submitted) == 1)
+        limited = send(served, "POST", "/v1/messages", body, x_api_key="small")
+        assert (limited.status, limited.json["type"]) == (429, "error")
+        assert limited.json["error"]["type"] == "rate_limit_error"
+        served.service.traffic.draining = True
+        stopping = send(served, "POST", "/v1/messages", body, x_api_key="right")
+        assert (stopping.status, stopping.json["type"]) == (503, "error")
+        assert stopping.json["error"]["type"] == "overloaded_error"
+        wrong_method = send(served, "GET", "/v1/messages", x_api_key="right")
+        assert (wrong_method.status, wrong_method.json["type"]) == (405, "error")
+        fake.gate.set()
+        first.getresponse().read()
+        first.close()
+
+
+def test_a_key_is_a_tenant_by_its_name(operate: Operate, fake: FakeClient) -> None:
+    """The executor shares fairly between tenants; it learns the name and never the key."""
+    ring = KeyRing({"secret-1": KeyRule("alice"), "secret-2": KeyRule("bob")})
+    with operate(ring=ring) as served:
+        for key in ("secret-1", "secret-2"):
+            answered = send(served, "POST", "/v1/completions", HI, authorization=f"Bearer {key}")
+            assert answered.status == 200
+        assert [params.tenant for params in fake.submitted] == ["alice", "bob"]
+        metrics = send(served, "GET", "/metrics", authorization="Bearer secret-1")
+        assert b"secret-" not in metrics.body
+    with operate() as served:
+        assert send(served, "POST", "/v1/completions", HI).status == 200
+        assert fake.submitted[-1].tenant is None
+
+
 def test_while_it_drains_new_work_gets_503(operate: Operate) -> None:
     with operate() as served:
         served.service.traffic.draining = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -53,6 +54,28 @@ def test_hung(operate: Operate, fake: FakeClient, monkeypatch: pytest.MonkeyPatc
         stuck.set()
         wait_until(lambda: not served.service.probe.hung)
         assert served.request("GET", "/health").status == 200
+
+
+def test_a_hang_is_noticed_though_nobody_asks(
+    fake: FakeClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server's own pulse asks, so that the first probe after a hang says 503."""
+    go = threading.Event()
+    monkeypatch.setattr(fake, "stats", go.wait)
+    probe = StatsProbe(fake, hang_timeout=0.1)
+
+    async def hang_and_recover() -> None:
+        pulse = asyncio.create_task(probe.keep_asking())
+        while not caplog.records:
+            await asyncio.sleep(0.01)
+        assert probe.hung
+        go.set()
+        while probe.hung:
+            await asyncio.sleep(0.01)
+        pulse.cancel()
+
+    asyncio.run(asyncio.wait_for(hang_and_recover(), 20))
+    assert "/health says 503" in caplog.text
 
 
 def test_no_token_in_time(

@@ -1,0 +1,1 @@
+"""The TensorRT targets: networks as ONNX, compiled by TensorRT or TensorRT-RTX."""

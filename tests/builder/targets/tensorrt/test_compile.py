@@ -1,0 +1,161 @@
+"""Compiling with TensorRT-RTX where there is no GPU: plans, manifests, layers, and refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from enginewright.builder.build import BuildReport, build
+from enginewright.builder.config import BuildConfig
+from enginewright.builder.config_tensorrt import TensorRTConfig
+from enginewright.builder.targets.tensorrt.compile import compile_plan
+from enginewright.builder.targets.tensorrt.library import Library, load_library
+from enginewright.builder.targets.tensorrt.onnx_graph import OnnxGraph
+from enginewright.converters import open_checkpoint
+from enginewright.runtime.artifact import open_engine
+from enginewright.runtime.errors import BuildError
+from enginewright.runtime.manifest import ProfileFacts
+from tests.support.golden import GOLDEN_FOLDER
+
+pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is for x86-64 Linux only")
+
+FAMILIES = (
+    # golden model, weights, compute capabilities, other options
+    ("llama-tied", "int8", ("8.6", "8.9", "12.0"), {}),
+    ("mistral", "f16", ("8.9",), {"kv_dtype": "int8"}),
+    ("qwen2", "bf16", ("8.0",), {}),
+    ("qwen3", "f32", ("12.0",), {}),
+)
+
+
+def build_golden(
+    name: str, folder: Path, weights: str, capabilities: tuple[str, ...], **options: Any
+) -> BuildReport:
+    config = BuildConfig(
+        target="tensorrt-rtx",
+        weights=weights,
+        max_batch_size=8,
+        max_num_tokens=32,
+        tensorrt=TensorRTConfig(compute_capabilities=capabilities, **options.pop("gpu", {})),
+        **options,
+    )
+    with open_checkpoint(str(GOLDEN_FOLDER / name)) as checkpoint:
+        return build(checkpoint, config, folder)
+
+
+@pytest.mark.parametrize(("name", "weights", "capabilities", "options"), FAMILIES)
+def test_every_family_becomes_a_plan(
+    name: str,
+    weights: str,
+    capabilities: tuple[str, ...],
+    options: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = build_golden(name, tmp_path / "engine", weights, capabilities, **options)
+    manifest = open_engine(report.folder, "full").manifest
+    facts = manifest.target.tensorrt
+    assert facts is not None
+    assert (facts.library, facts.version, facts.cuda) == ("tensorrt-rtx", "1.7.1.116", "13")
+    assert facts.compute_capabilities == capabilities
+    layers, kv = manifest.tactics["layers"], manifest.kv
+    assert layers["ATTENTION_INPUT"] == layers["ATTENTION_OUTPUT"] == kv.num_layers
+    assert layers["ROTARY_EMBEDDING"] == 2 * kv.num_layers
+    assert ("DEQUANTIZE" in layers) == (weights == "int8")
+    assert [profile.kind for profile in facts.profiles] == ["context", "generation"]
+    size = manifest.files["rank0.engine"].bytes
+    assert size > 100_000
+    assert sorted(path.name for path in report.folder.iterdir()) == [
+        "engine.json",
+        "rank0.engine",
+        "tokenizer",
+    ]
+    assert (manifest.self_check is None) == (weights == "bf16")
+    if manifest.self_check is not None:
+        assert manifest.self_check.passed
+    else:
+        assert any("onnxruntime has no bf16" in note for note in report.notes)
+    with capsys.disabled():
+        seconds = manifest.times["compile"]
+        print(f"\n{name} {weights} for {', '.join(capabilities)}: {seconds:.1f} s, {size} bytes")
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return load_library("tensorrt-rtx")
+
+
+def compile_product(
+    library: Library,
+    folder: Path,
+    *,
+    k: int = 8,
+    dtype: str = "f32",
+    tokens: tuple[int, int, int] = (1, 8, 16),
+    capability: str = "8.9",
+) -> None:
+    """Compile x[tokens, 8] @ w[k, 4]."""
+    with OnnxGraph(folder / "m.onnx", folder / "m.data", "enginewright") as graph:
+        x = graph.input("x", "f32", ("tokens", 8))
+        w = graph.weight(
+            "w", dtype, (k, 4), np.zeros((k, 4), np.float16 if dtype == "f16" else "f4")
+        )
+        graph.output(graph.op("MatMul", [x, w], "y"), "out", "f32", ("tokens", 4))
+        graph.save("product", check=False)
+    config = BuildConfig(
+        target="tensorrt-rtx", tensorrt=TensorRTConfig(compute_capabilities=(capability,))
+    )
+    profiles = (ProfileFacts(kind="context", dims={"tokens": tokens}),)
+    compile_plan(library, folder / "m.onnx", profiles, config, folder / "plan")
+
+
+def test_a_small_graph_compiles(library: Library, tmp_path: Path) -> None:
+    compile_product(library, tmp_path)
+    assert (tmp_path / "plan").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"k": 9}, r"(?i)dimension|matrixmultiply|incompatible|must be equal"),
+        ({"dtype": "f16"}, r"(?i)type"),
+        ({"tokens": (4, 2, 1)}, r"(?i)profile|min|opt"),
+    ],
+    ids=["shapes", "types", "profile"],
+)
+def test_a_wrong_graph_gives_the_librarys_message(
+    library: Library, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BuildError, match=message) as caught:
+        compile_product(library, tmp_path, **changes)
+    assert "cudaError 35" not in str(caught.value)
+    assert "tensorrt-rtx 1.7.1.116" in str(caught.value)
+    assert not (tmp_path / "plan").exists()
+    print(caught.value)
+
+
+def test_an_error_line_fails_a_build_that_gave_a_plan(library: Library, tmp_path: Path) -> None:
+    """TensorRT logs errors and goes on: a mask beside a causal kind is ignored, for one."""
+
+    real = library.module.Builder
+
+    class Builder:
+        def __init__(self, logger: Any) -> None:
+            self._inner = real(logger)
+            self._logger = logger
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        def build_serialized_network(self, *arguments: Any) -> Any:
+            self._logger.log(library.module.ILogger.Severity.ERROR, "ignored the mask\n")
+            self._logger.log(library.module.ILogger.Severity.ERROR, "x (cudaError 35: y)")
+            return self._inner.build_serialized_network(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library.module, "Builder", Builder)
+        with pytest.raises(BuildError, match=r"cannot compile the network: ignored the mask$"):
+            compile_product(library, tmp_path)

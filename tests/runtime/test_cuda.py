@@ -1,0 +1,70 @@
+"""The probe: what it says of each answer of the CUDA runtime, and of none."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from enginewright.runtime import cuda
+from enginewright.runtime.cuda import GpuDevice, probe, probe_with
+from enginewright.runtime.errors import IncompatibleMachineError
+
+
+def runtime(driver: int = 13000, status: int = 0, count: int = 1) -> Any:
+    facts = SimpleNamespace(name=b"RTX 4090\0", major=8, minor=9, totalGlobalMem=24 << 30)
+    return SimpleNamespace(
+        cudaDriverGetVersion=lambda: (0, driver),
+        cudaGetDeviceCount=lambda: (status, count),
+        cudaGetDeviceProperties=lambda index: (0, facts),
+    )
+
+
+def test_a_device_is_described() -> None:
+    found = probe_with(runtime())
+    assert (found.reason, found.driver) == ("", "13.0")
+    assert found.devices == (GpuDevice("RTX 4090", "8.9", 24 << 30),)
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason"),
+    [
+        ({"status": 35, "driver": 0}, "there is no NVIDIA driver here"),
+        ({"status": 35, "driver": 12080}, "speaks CUDA 12.8, older than"),
+        ({"status": 100}, "lists no device"),
+        ({"count": 0}, "lists no device"),
+        ({"status": 999}, r"the CUDA runtime reports error \(999\)"),
+    ],
+)
+def test_reasons(answers: dict[str, int], reason: str) -> None:
+    found = probe_with(runtime(**answers))
+    assert found.devices == ()
+    assert re.search(reason, found.reason)
+
+
+def test_a_runtime_that_raises_is_a_reason() -> None:
+    def fail() -> Any:
+        raise RuntimeError("no libcudart")
+
+    broken = SimpleNamespace(cudaDriverGetVersion=fail)
+    assert "RuntimeError: no libcudart" in probe_with(broken).reason
+
+
+def test_without_the_package_the_reason_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(name: str) -> Any:
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    assert "pip install 'enginewright[cuda]'" in probe().reason
+
+
+def test_a_device_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "probe", lambda: cuda.Probe("the NVIDIA driver lists no device"))
+    with pytest.raises(IncompatibleMachineError, match="GPU, and the NVIDIA driver lists no dev"):
+        cuda.CudaDevice(Path("engine"), ())
