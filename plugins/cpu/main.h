@@ -357,7 +357,10 @@ void ew_close(ew_engine *e) {
 
 int32_t ew_profile_slots(void) { return EW_PROFILE_SLOTS; }
 const char *ew_profile_name(int32_t slot) { return slot >= 0 && slot < EW_PROFILE_SLOTS ? ew_profile_names[slot] : ""; }
-void ew_profile(ew_engine *e, int32_t on) { atomic_store(&e->profiling, on); }
+void ew_profile(ew_engine *e, int32_t on) {
+    for (int t = 0; on && t < e->options.threads; t++) e->laps[t].since = ew_now(); /* of threads that are late with an old step */
+    atomic_store(&e->profiling, on);
+}
 void ew_profile_read(ew_engine *e, double *seconds, int64_t *calls) {
     for (int i = 0; i < EW_PROFILE_SLOTS; i++) {
         seconds[i] = 0;
