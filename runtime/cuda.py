@@ -197,7 +197,7 @@ class CudaDevice:
         block = (facts.threads, 1, 1)
         self._check(
             self._driver.cuLaunchKernel(
-                function, *grid, 1, *block, facts.shared_bytes, self.stream, parameters, 0
+                function, *grid, 1, *block, facts.shared_bytes, int(self.stream), parameters, 0
             )
         )
 

@@ -9,7 +9,7 @@ import msgspec
 
 from .errors import EngineDamagedError, EngineVersionError, InputError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MANIFEST_FILE = "engine.json"
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]

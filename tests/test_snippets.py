@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 GUIDE = ROOT / "docs" / "guide.md"
 README = ROOT / "README.md"
 API = ROOT / "docs" / "api.md"
+NVIDIA = ROOT / "docs" / "nvidia.md"
 PROGRAMS = {
     **{
         f"{path.name}-{number}": code
@@ -26,7 +27,7 @@ PROGRAMS = {
 }
 COMMANDS = [
     words[1:]
-    for path in (README, GUIDE)
+    for path in (README, GUIDE, NVIDIA)
     for words in commands(path)
     if words[0].rpartition("/")[2] == "enginewright"
 ]

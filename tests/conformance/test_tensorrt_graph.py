@@ -32,6 +32,7 @@ ROUNDED = [
     *((f16(family), 0.06) for family in FAMILIES),
     *((GpuSpec("qwen2", weights=w, compute_dtype="f16"), 0.03) for w in ("int8", "int4", "fp8")),
     (f16("llama", "plugin"), 0.06),
+    *((GpuSpec("qwen2", "bf16", form, compute_dtype="bf16"), 0.7) for form in ("gather", "plugin")),
     # A cache that rounds: a difference of one bit before it may be one of its own steps behind it.
     *((GpuSpec("qwen2", kv_dtype="f16", attention=form), 0.005) for form in ("gather", "plugin")),
     (GpuSpec("qwen2", kv_dtype="int8"), 0.05),

@@ -15,6 +15,7 @@ from enginewright.runtime.errors import CheckpointError
 from tests.support.gguf import write_gguf
 from tests.support.golden import GOLDEN_FOLDER
 from tests.support.tiny import make_tiny_config, make_tiny_weights
+from tests.support.trtllm import convert
 
 HEADER_BYTES = 4096  # where damage is likeliest to matter
 FUZZ = settings(
@@ -113,4 +114,43 @@ def test_config_values(
     values = json.loads((GOLDEN_FOLDER / "llama-yarn" / "config.json").read_text())
     set_value(values, value)
     (folder / "config.json").write_text(json.dumps(values))
+    read_all(folder, tmp_path / "tokenizer")
+
+
+@FUZZ
+@given(edits=EDITS, length=st.one_of(st.none(), st.integers(0, HEADER_BYTES)))
+@pytest.mark.parametrize("name", ["config.json", "rank1.safetensors"])
+def test_trtllm(
+    tmp_path: Path, name: str, edits: list[tuple[int, bytes]], length: int | None
+) -> None:
+    folder = tmp_path / "model"
+    if not folder.exists():
+        convert(GOLDEN_FOLDER / "llama-untied", folder, tp=2)
+        shutil.copyfile(folder / name, tmp_path / name)
+    (folder / name).write_bytes(damaged((tmp_path / name).read_bytes(), edits, length))
+    read_all(folder, tmp_path / "tokenizer")
+
+
+@FUZZ
+@given(value=JSON)
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("architecture",),
+        ("mapping",),
+        ("quantization",),
+        ("moe",),
+        ("rotary_scaling",),
+        ("head_size", "num_key_value_heads"),
+        ("num_hidden_layers", "vocab_size"),
+    ],
+    ids=lambda keys: keys[0],
+)
+def test_trtllm_config_values(tmp_path: Path, keys: tuple[str, ...], value: object) -> None:
+    folder = tmp_path / "model"
+    if not folder.exists():
+        convert(GOLDEN_FOLDER / "llama-untied", folder)
+        shutil.copyfile(folder / "config.json", tmp_path / "config.json")
+    values = json.loads((tmp_path / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**values, **dict.fromkeys(keys, value)}))
     read_all(folder, tmp_path / "tokenizer")

@@ -68,3 +68,41 @@ def test_a_device_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(cuda, "probe", lambda: cuda.Probe("the NVIDIA driver lists no device"))
     with pytest.raises(IncompatibleMachineError, match="GPU, and the NVIDIA driver lists no dev"):
         cuda.CudaDevice(Path("engine"), ())
+
+
+def test_every_function_that_is_called_exists() -> None:
+    """Nothing here runs them; at least they are there, under the names that are used."""
+    runtime_module = pytest.importorskip("cuda.bindings.runtime")
+    driver_module = pytest.importorskip("cuda.bindings.driver")
+    source = Path(cuda.__file__).read_text()
+    names = set(re.findall(r"\b(cuda[A-Z]\w+)", source))
+    assert {name for name in names if not hasattr(runtime_module, name)} <= {
+        "cudaErrorInsufficientDriver",  # these are members of enumerations
+        "cudaMemcpyHostToDevice",
+        "cudaMemcpyDeviceToHost",
+        "cudaMemcpyDeviceToDevice",
+        "cudaStreamCaptureModeThreadLocal",
+    }
+    kinds = runtime_module.cudaMemcpyKind
+    assert kinds.cudaMemcpyHostToDevice is not kinds.cudaMemcpyDeviceToHost
+    assert hasattr(runtime_module.cudaStreamCaptureMode, "cudaStreamCaptureModeThreadLocal")
+    for name in set(re.findall(r"driver\.(cu[A-Z]\w+)", source)):
+        assert hasattr(driver_module, name), name
+
+
+def test_every_method_of_a_plan_exists() -> None:
+    trt = pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is for x86-64 Linux only")
+    for owner, names in {
+        "Runtime": ("deserialize_cuda_engine", "engine_host_code_allowed"),
+        "ICudaEngine": ("create_execution_context",),
+        "IExecutionContext": (
+            "set_optimization_profile_async",
+            "set_input_shape",
+            "set_tensor_address",
+            "execute_async_v3",
+        ),
+        "OnnxParserRefitter": ("refit_from_file",),
+        "Refitter": ("refit_cuda_engine",),
+    }.items():
+        for name in names:
+            assert hasattr(getattr(trt, owner), name), (owner, name)

@@ -23,9 +23,16 @@ from enginewright.builder.targets.tensorrt.facts import engine_facts, kv_facts
 from enginewright.builder.targets.tensorrt.library import Library
 from enginewright.builder.targets.tensorrt.onnx_export import export
 from enginewright.builder.targets.tensorrt.stand_in import open_stand_in as stand_in_session
-from enginewright.runtime.artifact import ENGINE_FILE, Engine
+from enginewright.builder.targets.tensorrt.target import EXPORT_FOLDER
+from enginewright.runtime.artifact import (
+    ENGINE_FILE,
+    TOKENIZER_FOLDER,
+    Engine,
+    open_engine,
+    write_engine,
+)
+from enginewright.runtime.cuda_contract import CONTRACT_VERSION
 from enginewright.runtime.manifest import (
-    FileFacts,
     Limits,
     Needs,
     TargetFacts,
@@ -34,6 +41,7 @@ from enginewright.runtime.manifest import (
 from enginewright.runtime.open_tensorrt import MODEL_FILE
 from enginewright.runtime.session_tensorrt import TensorRTSession
 
+from .byte_tokenizer import write_tokenizer
 from .engines import make_manifest
 from .tiny import ArrayTensor, as_tensors, make_tiny_config, make_tiny_weights
 
@@ -99,17 +107,22 @@ def facts_of(spec: GpuSpec) -> TensorRTFacts:
 
 
 def export_engine(spec: GpuSpec, folder: Path) -> Engine:
-    """Export a graph into `folder`; the engine has no plan, its manifest is whole."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write an engine with the exported graph hidden in it, and no plan to speak of."""
+    (folder / EXPORT_FOLDER).mkdir(parents=True)
     network, build = spec.network(), spec.build
-    export(network, build, folder / MODEL_FILE, Progress())
+    export(network, build, model_of(folder), Progress())
+    (folder / ENGINE_FILE).write_bytes(b"stands for a plan")
+    (folder / TOKENIZER_FOLDER).mkdir()
+    write_tokenizer(folder / TOKENIZER_FOLDER)
     facts = facts_of(spec)
     needs = Needs(features=(), os="linux", machine="x86_64")
     manifest = msgspec.structs.replace(
         make_manifest(),
         model=dataclasses.asdict(spec.model),
         build=build.to_json(),
-        target=TargetFacts(name="tensorrt", isa="sm_89", needs=needs, abi=1, tensorrt=facts),
+        target=TargetFacts(
+            name="tensorrt", isa="sm_89", needs=needs, abi=CONTRACT_VERSION, tensorrt=facts
+        ),
         limits=Limits(
             max_batch_size=build.max_batch_size,
             max_num_tokens=build.max_num_tokens,
@@ -117,15 +130,20 @@ def export_engine(spec: GpuSpec, folder: Path) -> Engine:
         ),
         kv=kv_facts(network, build),
         tensors=(),
-        files={ENGINE_FILE: FileFacts(sha256="0" * 64, bytes=4096)},
     )
-    return Engine(folder, manifest)
+    write_engine(folder, manifest)
+    return open_engine(folder)
+
+
+def model_of(folder: Path) -> Path:
+    """Return where an engine of `export_engine` has its graph."""
+    return folder / EXPORT_FOLDER / MODEL_FILE
 
 
 def open_stand_in(engine: Engine, blocks: int = 40, **options: int) -> TensorRTSession:
     """Open a session whose device is the host and whose plan is the exported graph."""
     memory = engine.manifest.kv.block_bytes * blocks
-    return stand_in_session(engine, engine.folder / MODEL_FILE, memory, **options)
+    return stand_in_session(engine, model_of(engine.folder), memory, **options)
 
 
 @contextlib.contextmanager

@@ -281,6 +281,8 @@ def onnxruntime_evaluate(model: Path, threads: int | None = None) -> Evaluate:
     options.log_severity_level = 3
     # The extended level would multiply weights behind a DequantizeLinear with rounded activations.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    # Threads that spin between small ops take the processor from everybody else.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if threads is not None:
         options.intra_op_num_threads = threads
     session: Any = onnxruntime.InferenceSession(str(model), options, ["CPUExecutionProvider"])

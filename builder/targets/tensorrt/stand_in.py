@@ -22,11 +22,13 @@ def open_stand_in(
 ) -> TensorRTSession:
     """Open a session on the exported `model`; options for threads and huge pages have no meaning.
 
-    onnxruntime runs the gather form, ONNX's reference evaluator the plugin form.
+    onnxruntime runs the gather form, ONNX's reference evaluator the plugin form and bf16, for
+    which onnxruntime has no kernels here.
     """
     facts = engine.manifest.target.tensorrt
     assert facts is not None, "not an engine for GPUs"
     device = HostDevice(facts, engine.manifest.kv.dtype, _MEMORY)
-    evaluate = reference_evaluate if facts.attention == "plugin" else onnxruntime_evaluate
+    slowly = facts.attention == "plugin" or facts.compute_dtype == "bf16"
+    evaluate = reference_evaluate if slowly else onnxruntime_evaluate
     context = GraphContext(model, facts.profiles, device, evaluate(model))
     return TensorRTSession(engine, device, context, kv_cache_memory, max_batch_size, max_num_tokens)
