@@ -64,24 +64,7 @@ class DeviceSampler:
 
     def _upload(self, slot: int, s: Sampling) -> list[int]:
         """Copy the parameters to the device; returns their addresses, 0 for absent masks."""
-        arrays: list[Any] = [
-            s.temperature,
-            s.top_p,
-            s.min_p,
-            s.repetition_penalty,
-            s.presence_penalty,
-            s.frequency_penalty,
-            s.top_k,
-            s.positions,
-            s.num_logprobs,
-            s.history_starts,
-            s.history,
-            s.prompt_lengths,
-            s.bias_starts,
-            s.bias_ids,
-            s.bias_values,
-            s.seeds,
-        ]
+        arrays: list[Any] = list(s.arrays)
         if s.masks is not None:
             arrays.append(s.masks)
         total = sum(aligned(array.nbytes) for array in arrays)

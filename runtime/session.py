@@ -57,6 +57,28 @@ class Sampling:
         None  # [rows, ceil(vocab / 32)], a set bit allows a token
     )
 
+    @property
+    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
+        """All but the masks, in the order in which engines take them."""
+        return (
+            self.temperature,
+            self.top_p,
+            self.min_p,
+            self.repetition_penalty,
+            self.presence_penalty,
+            self.frequency_penalty,
+            self.top_k,
+            self.positions,
+            self.num_logprobs,
+            self.history_starts,
+            self.history,
+            self.prompt_lengths,
+            self.bias_starts,
+            self.bias_ids,
+            self.bias_values,
+            self.seeds,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult:

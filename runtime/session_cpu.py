@@ -275,28 +275,10 @@ def _result_of(flight: _Flight) -> StepResult:
 
 
 def _sampling_struct(s: Sampling) -> SamplingStruct:
-    arrays = (
-        s.temperature,
-        s.top_p,
-        s.min_p,
-        s.repetition_penalty,
-        s.presence_penalty,
-        s.frequency_penalty,
-        s.top_k,
-        s.positions,
-        s.num_logprobs,
-        s.history_starts,
-        s.history,
-        s.prompt_lengths,
-        s.bias_starts,
-        s.bias_ids,
-        s.bias_values,
-        s.seeds,
-    )
     masks = None if s.masks is None else s.masks.ctypes.data
     words = 0 if s.masks is None else s.masks.shape[1]
     top = max(0, int(s.num_logprobs.max(initial=0)))
-    return SamplingStruct(*[array.ctypes.data for array in arrays], masks, words, top)
+    return SamplingStruct(*[array.ctypes.data for array in s.arrays], masks, words, top)
 
 
 def _within(name: str, value: int | None, default: int, most: int) -> int:

@@ -15,18 +15,18 @@ from enginewright.executor.client import ExecutorClient
 from enginewright.executor.config import ExecutorConfig
 from enginewright.runtime.artifact import open_engine
 from tests.e2e.conftest import Served, start_server, stop_server
-from tests.e2e.test_executor_bits import PROMPTS, Answer, Run
+from tests.e2e.test_executor_bits import PROMPTS, Answer, EngineRun
 
 PROMPT = "The lighthouse keeper wrote in his diary that the sea was calm. " * 12
 
 
-def run_with_disk(folder: Path, disk: Path, num_blocks: int = 64) -> Run:
+def run_with_disk(folder: Path, disk: Path, num_blocks: int = 64) -> EngineRun:
     config = ExecutorConfig(kv_cache_disk=str(disk), kv_cache_disk_size=1 << 30)
-    return Run(folder, num_blocks, False, config)
+    return EngineRun(folder, num_blocks, False, config)
 
 
 def test_answers_from_disk_have_the_bits_of_cold_ones(smollm2_engine: Path, tmp_path: Path) -> None:
-    cold = Run(smollm2_engine, 64, False, ExecutorConfig())
+    cold = EngineRun(smollm2_engine, 64, False, ExecutorConfig())
     expected = cold.answers(PROMPTS, 20)
     cold.close()
     for life in range(3):

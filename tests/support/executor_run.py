@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enginewright.executor.config import ExecutorConfig
+from enginewright.executor.disk_tier import DiskTier
 from enginewright.executor.loop import PyExecutor
 from enginewright.executor.messages import StepOutputs, Submit, TokenOutput
 from enginewright.executor.sampling import TokenParams
@@ -17,11 +18,15 @@ class Run:
     """One executor in this process, over a session that it shares with its owner."""
 
     def __init__(
-        self, session: Session, config: ExecutorConfig, drafter: Drafter | None = None
+        self,
+        session: Session,
+        config: ExecutorConfig,
+        drafter: Drafter | None = None,
+        disk: DiskTier | None = None,
     ) -> None:
         self.session = session
         self.channel = ListChannel()
-        self.executor = PyExecutor(self.session, self.channel, config, drafter=drafter)
+        self.executor = PyExecutor(session, self.channel, config, drafter=drafter, disk=disk)
         self.count = 0
 
     def answers(self, prompts: list[list[int]], tokens: int, first: int = 0) -> list[Answer]:
