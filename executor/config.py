@@ -8,6 +8,8 @@ from ..runtime.errors import InputError
 from .chunks import ChunkPolicyName
 from .policies import PolicyName
 
+DEFAULT_DISK_BYTES = 8 << 30
+
 
 @dataclass(frozen=True, slots=True)
 class ExecutorConfig:
@@ -25,8 +27,11 @@ class ExecutorConfig:
     tenant_weights: dict[str, float] = field(default_factory=dict[str, float])  # others have 1
     overlap: bool = False  # launch a step before the tokens of the one before are known
     hang_timeout: float | None = None  # seconds that a step may take before the process ends
+    report_timeout: float | None = None  # and before the stacks of all threads are written
     speculative: str | None = None  # "ngram", or the folder of a draft engine
     draft_tokens: int = 4  # guesses of one sequence in one step, at most
+    kv_cache_disk: str | None = None  # folder that keeps KV blocks beyond memory and restarts
+    kv_cache_disk_size: int = DEFAULT_DISK_BYTES  # bytes of its files, at most
 
     def __post_init__(self) -> None:
         for name in (
@@ -37,11 +42,12 @@ class ExecutorConfig:
             "max_queue",
             "max_queue_tokens",
             "draft_tokens",
+            "kv_cache_disk_size",
         ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} is {value}, but it must be at least 1.")
-        for name in ("itl_target_ms", "hang_timeout"):
+        for name in ("itl_target_ms", "hang_timeout", "report_timeout"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise InputError(f"{name} is {value}, but it must be above 0.")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from ..runtime.errors import RequestError
 from ..runtime.session import Session, StepResult
 from .plan import StepPlan
 from .pooling import result_of
@@ -26,6 +27,11 @@ class Flight:
     error: Exception | None = None
     result: StepResult | None = None  # of an engine that embeds: known at once
 
+    @property
+    def waits_for_tokens(self) -> bool:
+        """Whether it is not sampled because tokens of the step before were not known."""
+        return self.packed is None and self.error is None and not self.plan.is_processed
+
 
 class Device:
     """Brings plans onto a session and their results back; a failed step always leaves it."""
@@ -42,8 +48,11 @@ class Device:
         What is raised here means that the step is not on the device; what goes wrong later is in
         the flight.
         """
-        for source, target in plan.copies:
-            self._session.copy_block(source, target)
+        for source, target in plan.moves:
+            if isinstance(source, bytes):
+                self._session.write_block(target, source)
+            else:
+                self._session.copy_block(source, target)
         batch = self._packer.pack_batch(plan, running)
         flight = Flight(plan, len(batch.logit_rows), time.monotonic())
         if self._embeds:
@@ -54,13 +63,16 @@ class Device:
             return flight
         self._session.launch(batch)
         flight.launched = time.monotonic()
-        if not plan.device_tokens or not self._packer.needs_tokens(plan):
+        if plan.is_processed or not plan.device_tokens or not self._packer.needs_tokens(plan):
             self.sample(flight, running)
         return flight
 
     def sample(self, flight: Flight, running: Mapping[int, Request]) -> None:
         """Queue the sampling of the step that was launched last."""
         try:
+            if flight.plan.is_processed:  # logits first: they are sampled when they have changed
+                self._session.sample(None)
+                return
             packed = self._packer.pack_sampling(flight.plan, running)
             self._session.sample(packed.sampling)
             flight.packed = packed
@@ -69,8 +81,13 @@ class Device:
             with suppress(Exception):  # the first error counts; the step must leave the device
                 self._session.sample(greedy_sampling(flight.num_rows))
 
-    def wait(self, flight: Flight) -> tuple[StepResult, PackedSampling]:
-        """Return the result of the oldest step; raises what went wrong with it."""
+    def wait(
+        self, flight: Flight, running: Mapping[int, Request]
+    ) -> tuple[StepResult, PackedSampling]:
+        """Return the result of the oldest step; raises what went wrong with it.
+
+        What the logits processors of the running requests raise is their requests' alone.
+        """
         if flight.result is not None:
             assert flight.packed is not None
             return flight.result, flight.packed
@@ -83,5 +100,25 @@ class Device:
             self.waited_seconds += time.monotonic() - begun
         if flight.error is not None:
             raise flight.error
+        if flight.plan.is_processed:
+            return self._process(flight.plan, result, running)
         assert flight.packed is not None
         return result, flight.packed
+
+    def _process(
+        self, plan: StepPlan, result: StepResult, running: Mapping[int, Request]
+    ) -> tuple[StepResult, PackedSampling]:
+        """Have the processors change a step's logits, and sample them."""
+        logits = result.logits
+        assert logits is not None
+        packed = self._packer.pack_sampling(plan, running)
+        for index, row in enumerate(plan.sample_rows):
+            request = running.get(plan.requests[row])
+            if request is None or request.processors is None:
+                continue
+            first = index if packed.laid is None else packed.laid.firsts[index]
+            try:
+                request.processors.apply(request.tokens, logits[first])
+            except RequestError as error:
+                packed.errors[request.number] = error
+        return self._session.sample_logits(logits, packed.sampling), packed

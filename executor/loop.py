@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from ..runtime.errors import EnginewrightError, StepFailedError
 from ..runtime.session import Session
 from .config import ExecutorConfig
+from .disk_tier import DiskTier
 from .eviction import AdaptiveOrder
 from .flight import Device, Flight
 from .guided import Compiler, Vocabulary
@@ -26,6 +28,7 @@ from .messages import (
     StepStats,
     Submit,
     TokenOutput,
+    describe_error,
     error_info,
 )
 from .plan import StepPlan
@@ -49,6 +52,7 @@ class PyExecutor:
         config: ExecutorConfig,
         tokenizer: Path | None = None,
         drafter: Drafter | None = None,
+        disk: DiskTier | None = None,
     ) -> None:
         """`tokenizer` is the engine's tokenizer folder, which guided answers need."""
         limits = session.limits
@@ -67,7 +71,7 @@ class PyExecutor:
                 config.itl_target_ms,
                 config.tenant_weights,
             ),
-            KvCache(blocks, PrefixTree(blocks, AdaptiveOrder(limits.num_blocks))),
+            KvCache(blocks, PrefixTree(blocks, AdaptiveOrder(limits.num_blocks)), disk),
             self.stats,
         )
         self._channel = channel
@@ -133,7 +137,7 @@ class PyExecutor:
             else:
                 assert isinstance(command, Shutdown)
                 self._stopping = True
-        for arrival in self._intake.compiled():
+        for arrival in self._intake.prepared():
             outputs += self._submit(arrival)
         self._respond(outputs)
 
@@ -163,7 +167,7 @@ class PyExecutor:
         if before is not None and not speculates:
             self._land(before)
         flight = self._flight
-        if flight is not None and flight.packed is None and flight.error is None:
+        if flight is not None and flight.waits_for_tokens:
             self._device.sample(flight, scheduler.running)
         if flight is not None and not self._overlap:
             self._land_last()
@@ -181,25 +185,30 @@ class PyExecutor:
     def _land(self, flight: Flight) -> None:
         """Wait for a step and answer its requests."""
         try:
-            result, packed = self._device.wait(flight)
+            result, packed = self._device.wait(flight, self.scheduler.running)
+            now = time.monotonic()
+            output = unpack(result, packed)
+            seconds = now - max(flight.launched, self._landed)
+            if self._speculator is not None:
+                self._speculator.landed(flight.plan, output, seconds)
         except Exception as error:
             self._fail(flight.plan, error)
             return
-        now = time.monotonic()
-        scheduler = self.scheduler
-        seconds = now - max(flight.launched, self._landed)
-        scheduler.measured(flight.plan, seconds)
         self._landed = now
+        scheduler = self.scheduler
+        scheduler.measured(flight.plan, seconds)
         for number, error in packed.errors.items():
             self._respond(scheduler.fail_request(number, error, now))
-        output = unpack(result, packed)
-        if self._speculator is not None:
-            self._speculator.landed(flight.plan, output, seconds)
         vectors: dict[str, bytes] = {}
-        if result.hidden is not None:
-            laid, running = packed.laid, scheduler.running
-            vectors = self._pooling.take(flight.plan, laid, result.hidden, running)
-        outputs = scheduler.update(flight.plan, output, now)
+        try:
+            if result.hidden is not None:
+                laid, running = packed.laid, scheduler.running
+                vectors = self._pooling.take(flight.plan, laid, result.hidden, running)
+            outputs = scheduler.update(flight.plan, output, now)
+        except Exception as error:  # a bug of ours; whoever was not in the step goes on
+            traceback.print_exc()
+            self._fail(flight.plan, error)
+            return
         scheduler.report.record(flight.plan, now, seconds)
         outputs = with_vectors(outputs, vectors)
         self._respond(outputs)
@@ -208,7 +217,9 @@ class PyExecutor:
 
     def _fail(self, plan: StepPlan, error: Exception) -> None:
         self.stats.failed_steps += 1
-        reason = StepFailedError(f"The step that computed this request failed: {_text(error)}")
+        reason = StepFailedError(
+            f"The step that computed this request failed: {describe_error(error)}"
+        )
         self._respond(self.scheduler.fail(plan, reason, time.monotonic()))
 
     def _submit(self, arrival: Arrival) -> list[TokenOutput]:
@@ -225,8 +236,11 @@ class PyExecutor:
                 vector_params(command.params) if self._embeds else command.params,
                 command.sent,
                 arrival.grammar,
+                arrival.processors,
             )
-        except EnginewrightError as error:
+        except Exception as error:  # a bug met by one request must not end the others
+            if not isinstance(error, EnginewrightError):
+                traceback.print_exc()
             info = error_info(error)
             return [TokenOutput(command.request_id, finish_reason="error", error=info)]
         return []
@@ -239,9 +253,3 @@ class PyExecutor:
 
 def _cancelled(request_id: str) -> TokenOutput:
     return TokenOutput(request_id, finish_reason="cancelled")
-
-
-def _text(error: Exception) -> str:
-    return (
-        str(error) if isinstance(error, EnginewrightError) else f"{type(error).__name__}: {error}"
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -17,10 +18,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..runtime.artifact import open_engine
+from ..runtime.artifact import REQUIRED_FILES, open_engine
 from ..runtime.errors import EnginewrightError
 from ..runtime.session import Session, open_session
 from .config import ExecutorConfig
+from .disk_tier import DiskTier
 from .draft_engine import DraftEngine
 from .loop import PyExecutor
 from .messages import ExecutorInfo, Failed, Ready, error_info
@@ -46,6 +48,8 @@ class OpenedEngine:
     session: Session
     facts: dict[str, Any]
     tokenizer: Path | None = None  # folder of the engine's tokenizer
+    identity: bytes = b""  # equal for engines that compute the same bits
+    kv_block_bytes: int = 0
     pooling: Literal["last", "mean"] = "last"  # of an engine that embeds
 
 
@@ -76,7 +80,28 @@ def open_engine_session(folder: Path, config: ExecutorConfig) -> OpenedEngine:
     }
     if manifest.embeds:
         facts |= {"task": "embed", "pooling": manifest.pooling}
-    return OpenedEngine(session, facts, engine.folder / "tokenizer", manifest.pooling)
+    hashes = [manifest.files[name].sha256 for name in REQUIRED_FILES]
+    return OpenedEngine(
+        session,
+        facts,
+        engine.folder / "tokenizer",
+        msgspec.json.encode([hashes, manifest.kv]),
+        manifest.kv.block_bytes,
+        manifest.pooling,
+    )
+
+
+def open_disk_tier(config: ExecutorConfig, opened: OpenedEngine) -> DiskTier | None:
+    """Open the folder that keeps KV blocks, if there shall be one. Raises InputError."""
+    if config.kv_cache_disk is None:
+        return None
+    return DiskTier(
+        Path(config.kv_cache_disk),
+        opened.identity,
+        opened.kv_block_bytes,
+        config.kv_cache_disk_size,
+        opened.session,
+    )
 
 
 def open_drafter(config: ExecutorConfig, vocab_size: int) -> Drafter | None:
@@ -122,15 +147,16 @@ def run(argument: str, opener: Opener) -> int:
     try:
         opened = opener(Path(options.engine), options.config)
         drafter = open_drafter(options.config, opened.session.limits.vocab_size)
+        disk = open_disk_tier(options.config, opened)
     except Exception as error:
         if not isinstance(error, EnginewrightError):
             traceback.print_exc()
         channel.send(Failed(error_info(error)))
         channel.close()
         return error.exit_code if isinstance(error, EnginewrightError) else 1
-    executor = PyExecutor(opened.session, channel, options.config, opened.tokenizer, drafter)
-    if options.config.hang_timeout is not None:
-        Watchdog(options.config.hang_timeout, lambda: executor.busy_since)
+    executor = PyExecutor(opened.session, channel, options.config, opened.tokenizer, drafter, disk)
+    config = options.config
+    Watchdog(lambda: executor.busy_since, config.hang_timeout, config.report_timeout)
     signal.signal(signal.SIGTERM, lambda number, frame: executor.stop())
     limits = opened.session.limits
     channel.send(
@@ -149,7 +175,10 @@ def run(argument: str, opener: Opener) -> int:
             )
         )
     )
+    gc.freeze()  # what is there now stays; collections need not look at it
     executor.run()
+    if disk is not None:
+        disk.close()
     opened.session.close()
     if drafter is not None:
         drafter.close()

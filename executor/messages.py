@@ -22,7 +22,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, array_like=True):
     param: str | None = None
 
 
-class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Log-probability of a sampled token and of the likeliest tokens at its place."""
 
     token_id: int
@@ -152,7 +152,14 @@ def error_info(error: BaseException) -> ErrorInfo:
         param = error.param if isinstance(error, RequestError) else None
         return ErrorInfo(str(error), error.code, error.http_status, param)
     base = EnginewrightError
-    return ErrorInfo(f"{type(error).__name__}: {error}", base.code, base.http_status)
+    return ErrorInfo(describe_error(error), base.code, base.http_status)
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error's message; with its class where it is not one of ours."""
+    return (
+        str(error) if isinstance(error, EnginewrightError) else f"{type(error).__name__}: {error}"
+    )
 
 
 def to_exception(info: ErrorInfo) -> EnginewrightError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+Move = tuple[int | bytes, int]  # a KV block, or what one holds; and the block that it is put into
+
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
@@ -23,9 +25,7 @@ class StepPlan:
     admitted: list[int]  # rows of requests that start or go on after a pause
     new_blocks: list[tuple[int, int, list[int]]]  # slot, index in its block table, block ids
     num_tokens: int  # sum of counts
-    copies: list[tuple[int, int]] = field(
-        default_factory=list[tuple[int, int]]
-    )  # before it: blocks
+    moves: list[Move] = field(default_factory=list[Move])  # before the step, in this order
     # Rows whose only token is not known yet: it is what this sampled row of the step before gave.
     device_tokens: dict[int, int] = field(default_factory=dict[int, int])
     # Tokens that are guessed to follow a row's last known one; they count into `counts`, and the
@@ -34,6 +34,7 @@ class StepPlan:
     # Rows whose prompt tokens want log-probabilities: how many, up to the end of the chunk or of
     # the prompt. They have a logit row each, before the row's own.
     prompt_rows: dict[int, int] = field(default_factory=dict[int, int])
+    is_processed: bool = False  # the host changes logits of it before they are sampled
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from .eviction import EvictionOrder
 from .kv_blocks import BooksError, KvBlocks
 from .request import Request
 
 _TOKEN_BYTES = 4
+_LOOKED_AT = 8  # running requests at one node
 
 
 class Node:
@@ -18,11 +20,13 @@ class Node:
 
     `locks` counts the running requests whose tokens lead through it; who locks a node locks all
     nodes above it. Waiters are waiting requests whose cached tokens end here, by the key of the
-    block they lack; a producer is the running request that computes that block now.
+    block they lack; a producer is the running request that computes that block now. Runners are
+    all running requests whose last full block this is.
     """
 
     __slots__ = (
         "block",
+        "chain",
         "children",
         "depth",
         "digest",
@@ -33,6 +37,7 @@ class Node:
         "parent",
         "pins",
         "producers",
+        "runners",
         "salt",
         "stamp",
         "used",
@@ -51,8 +56,10 @@ class Node:
         self.ordered_keys: list[bytes] = []  # of the children
         self.waiters: dict[bytes, dict[int, Request]] = {}
         self.producers: dict[bytes, Request] = {}
+        self.runners: dict[int, Request] = {}
         self.locks = self.wanted = self.pins = self.stamp = self.used = 0
         self.frequent = False
+        self.chain = b""  # the block's name on the disk, where there is one
 
     @property
     def is_loose(self) -> bool:
@@ -121,6 +128,17 @@ class PrefixTree:
             if count > most:
                 best, most = key, count
         return (node.children[best], most) if most else None
+
+    def nearest_runner(self, node: Node, tokens: Sequence[int]) -> tuple[Request, int] | None:
+        """Return who of the first that go on below a node has most of `tokens`, and how many."""
+        best, most = None, 0
+        start = node.depth * self._size
+        for runner in islice(node.runners.values(), _LOOKED_AT):
+            known = runner.tokens[start : min(runner.landed_tokens, start + len(tokens))]
+            count = next((i for i, one in enumerate(known) if one != tokens[i]), len(known))
+            if count > most:
+                best, most = runner, count
+        return None if best is None else (best, most)
 
     def insert(self, node: Node, key: bytes, block: int) -> Node:
         """Return the child of a locked node for a block that holds `key`, locked once more.
@@ -211,14 +229,16 @@ class PrefixTree:
         return node.producers.get(key) if key else None
 
     def produce(self, request: Request) -> None:
-        """Announce that a running request computes the prompt's block below its node, if any."""
+        """Announce that a running request goes on below its node."""
         node: Node = request.node
+        node.runners[request.number] = request
         if (node.depth + 1) * self._size <= request.prompt_tokens:
             node.producers.setdefault(self.key(request, node.depth), request)
 
     def stop_producing(self, request: Request) -> None:
         """Take the announcement back."""
         node: Node = request.node
+        del node.runners[request.number]
         if (node.depth + 1) * self._size <= request.prompt_tokens:
             key = self.key(request, node.depth)
             if node.producers.get(key) is request:
@@ -233,7 +253,7 @@ class PrefixTree:
             if step.is_loose:
                 self._order.offer(step)
 
-    def evict(self) -> None:
+    def evict(self) -> Node:
         """Remove the node that is needed least and give its block back; there must be one."""
         node = self._order.pop()
         assert isinstance(node, Node)
@@ -253,6 +273,7 @@ class PrefixTree:
         if parent.is_loose:
             self._order.offer(parent)
         self._drop_root(node.salt)
+        return node
 
     def nodes(self) -> Iterator[Node]:
         """Yield every node, parents first."""

@@ -34,7 +34,7 @@ class Report:
         """Return how many requests run and wait, and how many blocks are available."""
         return len(self._running.requests), len(self._waiting), self._cache.num_available
 
-    def gauges(self) -> dict[str, int]:
+    def gauges(self) -> dict[str, Any]:
         """Return how full queue, batch and KV pool are at this moment.
 
         A block is used while a request needs it; a cached block that nobody needs counts as free.
@@ -58,6 +58,7 @@ class Report:
             "block_tokens": size,
             "kv_tokens": max(used * size - waste, 0),
             "tail_waste_tokens": waste,
+            **cache.disk_gauges(),
         }
 
     def live_view(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from .sampling import TokenParams
 
 if TYPE_CHECKING:
     from .guided import Grammar
+    from .logits_processors import Processors
     from .messages import TokenLogprob
 
 
@@ -77,6 +78,7 @@ class Request:
         "grammar",
         "ignored_eos",
         "is_pausing",
+        "landed_tokens",
         "last_token",
         "max_new_tokens",
         "node",
@@ -87,6 +89,7 @@ class Request:
         "pending",
         "pending_row",
         "prefix_waits",
+        "processors",
         "prompt_logprobs",
         "prompt_tokens",
         "request_id",
@@ -108,6 +111,7 @@ class Request:
         limits: RequestLimits,
         arrived: float,
         grammar: Grammar | None = None,
+        processors: Processors | None = None,
     ) -> None:
         """Raise RequestError or ContextLengthError if the request could never run."""
         self.number = number  # unique for the life of the executor, unlike the id
@@ -117,10 +121,12 @@ class Request:
         self.max_new_tokens = _room_for_answer(prompt_token_ids, params, limits)
         self.tokens = list(prompt_token_ids)  # prompt, then answer
         self.computed_tokens = 0  # tokens whose KV is written, or will be by a plan in flight
+        self.landed_tokens = 0  # of those, tokens whose KV is written by now
         self.cached_tokens = 0  # prompt tokens whose KV was found rather than computed
         self.blocks: list[int] = []  # KV blocks in order of position
         self.slot = -1  # row of the step's persistent arrays while running
         self.grammar = grammar
+        self.processors = processors
         # A grammar ends with the end of text, also where that is to be ignored otherwise.
         ends = () if grammar is None else grammar.eos_token_ids
         self.ignored_eos = tuple(end for end in ends if end not in params.eos_token_ids)

@@ -18,6 +18,7 @@ class RunningSet:
         self._free_slots = list(range(num_slots - 1, -1, -1))
         self._cache = cache
         self._requests: dict[int, Request] = {}  # by number, in order of start
+        self.num_processed = 0  # running requests that have logits processors
         self._landing: dict[int, Request] = {}  # ended, but in a step in flight
 
     @property
@@ -49,10 +50,12 @@ class RunningSet:
         request.move(RequestStatus.RUNNING, now)
         request.slot = self._free_slots.pop()
         self._requests[request.number] = request
+        self.num_processed += request.processors is not None
 
     def end(self, request: Request) -> None:
         """Take back a request's slot, and its blocks when no step in flight has it."""
         del self._requests[request.number]
+        self.num_processed -= request.processors is not None
         self._free_slots.append(request.slot)
         request.slot = -1
         if request.flights:

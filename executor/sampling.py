@@ -82,6 +82,7 @@ class TokenParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     no_repeat_ngram_size: int = 0  # 0: off; over prompt and answer
     tenant: str | None = None  # who shares fairly with others; None: the salt stands for it
     pin: bool = False  # keep the prompt's KV until nothing else can make room
+    logits_processor: bytes | None = None  # what executor.logits_processors made of callables
     pooling: Literal["last", "mean"] | None = None  # a vector is wanted, of these tokens
 
 
@@ -120,6 +121,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     use_beam_search: bool = False  # the likeliest answers; best_of, or n, is the beams' number
     length_penalty: float = 1.0  # beams: their log-probability is divided by length ** this
     early_stopping: bool = True  # beams: end when as many answers have ended as there are beams
+    # A callable or several: of all tokens so far and the next one's logits (numpy, [vocab]), which
+    # it changes in place or returns anew.
+    logits_processor: Any = None
 
     def validate(self) -> None:
         """Raise RequestError, naming the field, unless every value has its type and range."""
@@ -154,6 +158,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             raise RequestError("bad_words holds an empty string.", "bad_words")
         if "" in self.stop_strings:
             raise RequestError("stop holds an empty string, which would match at once.", "stop")
+
+    def _dumped_processor(self) -> bytes | None:
+        if self.logits_processor is None:
+            return None
+        from .logits_processors import dump_processors  # few need it, and it takes a while
+
+        return dump_processors(self.logits_processor)
 
     @property
     def stop_strings(self) -> list[str]:
@@ -193,6 +204,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             bad_words=tuple(map(tuple, bad_words)),
             guided=self.guided,
             prompt_logprobs=self.prompt_logprobs,
+            logits_processor=self._dumped_processor(),
             priority=self.priority,
             deadline=self.deadline,
             queue_timeout=self.queue_timeout,

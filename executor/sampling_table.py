@@ -27,7 +27,7 @@ class SamplingTable:
         self._frequency = np.zeros(num_slots, np.float32)
         self._seeds = np.zeros(num_slots, np.uint64)
         self._logprobs = np.full(num_slots, -1, np.int32)
-        self._plain = np.ones(num_slots, np.bool_)  # greedy and nothing else
+        self._rich: set[int] = set()  # slots that are not greedy and nothing else
         self._extras: list[Extras | None] = [None] * num_slots
         self._greedy: dict[int, Sampling] = {}  # by number of rows
 
@@ -36,7 +36,7 @@ class SamplingTable:
         self.enter_params(slot, request.params)
         if needs_extras(request):
             self._extras[slot] = Extras(request)
-            self._plain[slot] = False
+            self._rich.add(slot)
 
     def enter_params(self, slot: int, params: TokenParams) -> None:
         """Write a slot's row with the parameters that are one number each."""
@@ -50,11 +50,23 @@ class SamplingTable:
         self._seeds[slot] = params.seed
         self._logprobs[slot] = params.num_logprobs
         self._extras[slot] = None
-        self._plain[slot] = params.temperature == 0 and params.num_logprobs < 0
+        if params.temperature == 0 and params.num_logprobs < 0:
+            self._rich.discard(slot)
+        else:
+            self._rich.add(slot)
 
     def reads_tokens(self, slots: list[int]) -> bool:
         """Return whether any of those slots is sampled by more than one number a field."""
         return any(self._extras[slot] is not None for slot in slots)
+
+    def plain(self, slots: list[int]) -> Sampling | None:
+        """Return the sampling of those slots, one row each, if all are greedy and nothing else."""
+        if not self._rich.isdisjoint(slots):
+            return None
+        rows = len(slots)
+        if rows not in self._greedy:
+            self._greedy[rows] = greedy_sampling(rows)
+        return self._greedy[rows]
 
     def pack(
         self,
@@ -69,10 +81,6 @@ class SamplingTable:
         """
         rows = len(slots)
         if laid is None:
-            if self._plain[slots].all():
-                if rows not in self._greedy:
-                    self._greedy[rows] = greedy_sampling(rows)
-                return self._greedy[rows], {}
             ahead: list[list[int]] = [[]] * rows
             forced = [-1] * rows
         else:

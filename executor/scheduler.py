@@ -5,21 +5,21 @@ Deals in ints and lists; times are passed in.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
-from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ..runtime.errors import EnginewrightError, RequestError, StepFailedError
-from .admission import Admission
 from .answers import take_prompt_logprobs, take_tokens
-from .chunks import ChunkBudget, make_share
 from .deadlines import Deadlines
 from .guided import Grammar
 from .iterations import IterationLog
 from .kv_blocks import BooksError
 from .kv_cache import KvCache
 from .limits import SchedulerLimits
-from .messages import TokenOutput, error_info
+from .messages import TokenOutput, describe_error, error_info
 from .plan import StepOutput, StepPlan
+from .planner import NO_DRAFTS, Planner
 from .policies import make_policy
 from .preemption import Preemption
 from .report import Report
@@ -29,7 +29,8 @@ from .sampling import TokenParams
 from .stats import ExecutorStats
 from .waiting import WaitingQueue
 
-_NO_DRAFTS: Mapping[int, list[int]] = MappingProxyType({})
+if TYPE_CHECKING:
+    from .logits_processors import Processors
 
 
 class Scheduler:
@@ -40,8 +41,6 @@ class Scheduler:
     """
 
     def __init__(self, limits: SchedulerLimits, cache: KvCache, stats: ExecutorStats) -> None:
-        self._max_num_tokens = limits.max_num_tokens
-        self._max_rows = limits.max_batch_size  # logit rows in a step
         self._limits = RequestLimits(
             limits.max_seq_len, cache.num_blocks * cache.block_tokens, limits.vocab_size
         )
@@ -53,20 +52,26 @@ class Scheduler:
         self._running = RunningSet(num_slots, cache)
         self._cache = cache
         self._policy = make_policy(limits.capacity_policy)
-        self._admission = Admission(self._waiting, self._running, cache, self._policy)
-        self._share_chunks = make_share(limits.chunk_policy)
-        self._budget = ChunkBudget(limits.itl_target_ms, cache.block_tokens, limits.max_num_tokens)
         self._preemption = Preemption(self._waiting, self._running, cache, stats)
         self._log = IterationLog(cache, num_slots)
+        self._planner = Planner(
+            limits,
+            self._waiting,
+            self._running,
+            cache,
+            self._policy,
+            self._preemption,
+            stats,
+            self._log,
+        )
         self.report = Report(self._waiting, self._running, cache, stats, self._log)
         self._deadlines = Deadlines()
         self._stats = stats
         self._by_id: dict[str, Request] = {}
         self._submitted = 0
         self._step = 0
-        self._flights = 0
-        self._drafts_in_flight = False
-        self._spare_rows = 0  # logit rows of the step that is planned, beyond one a sequence
+        self._flights: set[int] = set()  # steps that were planned and have not come back
+        self._awaited: int | None = None  # a step that must land before the next is planned
 
     @property
     def running(self) -> Mapping[int, Request]:
@@ -90,6 +95,7 @@ class Scheduler:
         params: TokenParams,
         now: float,
         grammar: Grammar | None = None,
+        processors: Processors | None = None,
     ) -> None:
         """Put a request into the queue.
 
@@ -103,7 +109,14 @@ class Scheduler:
                 raise RequestError(message, "request_id")
             self._waiting.check_room(len(prompt))
             request = Request(
-                self._submitted, request_id, prompt, params, self._limits, now, grammar
+                self._submitted,
+                request_id,
+                prompt,
+                params,
+                self._limits,
+                now,
+                grammar,
+                processors,
             )
         except EnginewrightError as error:
             self._stats.rejected(error.code)
@@ -119,103 +132,58 @@ class Scheduler:
 
         There are none while a step is in flight or a prompt is read.
         """
-        context, generation = self._running.split()
-        if context or self._flights:
-            return [], 0
-        coming = min(len(self._waiting), self._running.num_free_slots)
-        rows = self._max_rows - len(generation) - coming
-        return generation, max(min(rows, self._max_num_tokens - len(generation) - coming), 0)
+        return ([], 0) if self._flights else self._planner.draftable()
 
-    def schedule(self, now: float, drafts: Mapping[int, list[int]] = _NO_DRAFTS) -> StepPlan | None:
+    def schedule(self, now: float, drafts: Mapping[int, list[int]] = NO_DRAFTS) -> StepPlan | None:
         """Plan a step: a token for each running sequence, then prompts; None if there is none.
 
         `drafts` are tokens, by request number, that may follow those of `draftable` sequences. A
-        step that has drafts must be done before the next is planned.
+        step that has drafts, or logits processors, must be done before the next is planned.
         """
-        if self._drafts_in_flight:
+        if self._awaited is not None:
             return None
-        context, generation = self._running.split()
-        if self._policy.pauses:
-            generation = self._preemption.secure(generation, now)
-            context = [request for request in context if request.slot >= 0]
-        drafts = self._affordable(generation, drafts)
-        num_drafts = sum(map(len, drafts.values()))
-        num_generation = len(generation) + num_drafts
-        coming = min(len(self._waiting), self._running.num_free_slots)
-        self._spare_rows = self._max_rows - len(self.running) - coming - num_drafts
-        budget = min(self._max_num_tokens - num_generation, self._budget.tokens(len(generation)))
-        chunks = self._chunk(context, budget, len(generation))
-        rows = [(one, count) for one, count in zip(context, chunks, strict=True) if count]
-        num_going_on = len(rows)
-        copies: list[tuple[int, int]] = []
-        if self._waiting and _is_served(context, chunks):
-            self._admit(rows, copies, budget - sum(chunks), now)
-        if not rows and not generation:
+        plan = self._planner.plan(self._step, now, drafts)
+        if plan is None:
             return self._schedule_stuck(now)
-        plan = StepPlan(
-            step=self._step,
-            requests=[],
-            slots=[],
-            starts=[],
-            counts=[],
-            num_context=len(rows),
-            sample_rows=[],
-            admitted=list(range(num_going_on, len(rows))),
-            new_blocks=[(one.slot, 0, list(one.blocks)) for one, _ in rows[num_going_on:]],
-            num_tokens=sum(count for _, count in rows) + num_generation,
-            copies=copies,
-        )
-        for request, count in rows:
-            self._running.advance(plan, request, count)
-        for request in generation:
-            self._running.advance(plan, request, 1, drafts.get(request.number, ()))
-        self._drafts_in_flight = bool(plan.drafts)
+        if plan.drafts or plan.is_processed:
+            self._awaited = plan.step
         self._step += 1
-        self._flights += 1
+        self._flights.add(plan.step)
         return plan
 
     def update(self, plan: StepPlan, output: StepOutput, now: float) -> list[TokenOutput]:
         """Take in what a step gave; return the news of its requests.
 
-        Requests that have ended since the step was planned are passed over.
+        Requests that have ended since the step was planned are passed over. One whose news cannot
+        be taken in ends with the reason; that is a bug, and it is that request's alone.
         """
         outputs: list[TokenOutput] = []
-        self._flights -= 1
-        self._drafts_in_flight = False
-        size = self._cache.block_tokens
         samples = {row: index for index, row in enumerate(plan.sample_rows)}
-        for row, number in enumerate(plan.requests):
-            request = self._running.landed(number)
-            index = samples.get(row)
+        for row, request in enumerate(self._land(plan)):
             if request is None:
                 self._stats.wasted_tokens += plan.counts[row]
                 continue
-            if row in plan.prompt_rows:
-                take_prompt_logprobs(request, output, row, plan.prompt_rows[row])
-            end = plan.starts[row] + plan.counts[row] - len(plan.drafts.get(row, ()))
-            if end // size > request.node.depth:
-                self._cache.publish(request, end)
-            if index is not None:
-                first = index if output.firsts is None else output.firsts[index]
-                outputs.append(self._take(request, output, first, now, plan.drafts.get(row)))
-            self._preemption.landed(request, now)
+            try:
+                news = self._take_row(plan, output, row, request, samples.get(row), now)
+            except Exception as error:
+                traceback.print_exc()
+                reason = f"The answer of the step cannot be taken in: {describe_error(error)}"
+                news = self._end_with(request, StepFailedError(reason), now)
+            if news is not None:
+                outputs.append(news)
         return outputs
 
     def measured(self, plan: StepPlan, seconds: float) -> None:
         """Take in how long the device took for a step."""
-        num_generation = len(plan.requests) - plan.num_context
-        self._budget.measured(plan.num_tokens - num_generation, num_generation, seconds)
+        self._planner.measured(plan, seconds)
 
     def fail(self, plan: StepPlan, error: EnginewrightError, now: float) -> list[TokenOutput]:
-        """End the requests of a step that failed; all others go on."""
-        outputs: list[TokenOutput] = []
-        self._flights -= 1
-        self._drafts_in_flight = False
-        for number in plan.requests:
-            request = self._running.landed(number)
-            if request is not None:
-                outputs.append(self._end_with(request, error, now))
-        return outputs
+        """End the requests of a step that failed, be it in `update`; all others go on."""
+        return [
+            self._end_with(request, error, now)
+            for request in self._land(plan)
+            if request is not None
+        ]
 
     def fail_request(self, number: int, error: EnginewrightError, now: float) -> list[TokenOutput]:
         """End one running request, if it has not ended yet; all others go on."""
@@ -250,56 +218,41 @@ class Scheduler:
         if not self._policy.pauses and self._policy.room(running.values(), self._cache) < 0:
             raise BooksError("more blocks are promised than there are")
 
-    def _chunk(self, context: list[Request], budget: int, num_generation: int) -> list[int]:
-        """Return how many tokens each request that reads known tokens computes now."""
-        if not context:
-            return []
-        missing = [len(request.tokens) - request.computed_tokens for request in context]
-        if self._policy.pauses:
-            self._preemption.limit(context, missing, num_generation)
-        for index, request in enumerate(context):
-            missing[index] = self._with_rows(request, missing[index])
-        return self._share_chunks(missing, budget, self._cache.block_tokens)
+    def _land(self, plan: StepPlan) -> list[Request | None]:
+        """Take a step out of the flights; return its rows' requests, None for those that ended.
 
-    def _with_rows(self, request: Request, count: int) -> int:
-        """Return how many of a request's next `count` tokens there are logit rows for.
-
-        Every running sequence has one; prompt tokens with log-probabilities share those to spare.
+        A step that has landed before counts once.
         """
-        if request.params.prompt_logprobs is None:
-            return count
-        free = max(len(request.prompt_logprobs) - request.computed_tokens, 0) + 1
-        taken = min(count, free + max(self._spare_rows, 0))
-        self._spare_rows -= max(taken - free, 0)
-        return taken
+        if plan.step == self._awaited:
+            self._awaited = None
+        if plan.step not in self._flights:
+            return [self.running.get(number) for number in plan.requests]
+        self._flights.remove(plan.step)
+        return [self._running.landed(number) for number in plan.requests]
 
-    def _admit(
+    def _take_row(
         self,
-        rows: list[tuple[Request, int]],
-        copies: list[tuple[int, int]],
-        budget: int,
+        plan: StepPlan,
+        output: StepOutput,
+        row: int,
+        request: Request,
+        index: int | None,
         now: float,
-    ) -> None:
-        """Start waiting requests; append their rows, and the blocks to copy before the step."""
-        left = budget
-
-        def start(request: Request) -> int:
-            nonlocal left
-            if request.started < 0:
-                self._stats.queued(now - request.arrived)
-                self._log.started(now - request.arrived)
-            copy = self._cache.start(request)
-            self._waiting.start(request)
-            self._running.start(request, now)
-            if copy is not None:
-                copies.append(copy)
-            count = min(left, len(request.tokens) - request.computed_tokens)
-            count = self._with_rows(request, count)
-            rows.append((request, count))
-            left -= count
-            return count
-
-        self._admission.admit(budget, start)
+    ) -> TokenOutput | None:
+        """Take in one row of a step, whose token is the output's at `index`."""
+        if row in plan.prompt_rows:
+            take_prompt_logprobs(request, output, row, plan.prompt_rows[row])
+        drafts = plan.drafts.get(row)
+        end = plan.starts[row] + plan.counts[row] - (len(drafts) if drafts else 0)
+        request.landed_tokens = end
+        if end // self._cache.block_tokens > request.node.depth:
+            self._cache.publish(request, end)
+        news = None
+        if index is not None:
+            first = index if output.firsts is None else output.firsts[index]
+            news = self._take(request, output, first, now, drafts)
+        self._preemption.landed(request, now)
+        return news
 
     def _schedule_stuck(self, now: float) -> StepPlan | None:
         """Return None for a step without work; if blocks are what is missing, the newest pauses."""
@@ -340,30 +293,9 @@ class Scheduler:
 
     def _settle(self, request: Request) -> None:
         """Forget the KV of drafts that were wrong, and publish that of the others."""
-        request.computed_tokens = len(request.tokens) - 1
+        request.computed_tokens = request.landed_tokens = len(request.tokens) - 1
         self._cache.shrink(request, request.computed_tokens)
         self._cache.publish(request, request.computed_tokens)
-
-    def _affordable(
-        self, generation: list[Request], drafts: Mapping[int, list[int]]
-    ) -> Mapping[int, list[int]]:
-        """Return the drafts of those that go on; none if blocks are short.
-
-        Where nobody pauses, the blocks up to the longest answer are promised, so they are there.
-        """
-        if not drafts:
-            return drafts
-        drafts = {one.number: drafts[one.number] for one in generation if one.number in drafts}
-        if self._policy.pauses:
-            needed = sum(
-                self._cache.missing_blocks(
-                    one, one.computed_tokens + 1 + len(drafts.get(one.number, ()))
-                )
-                for one in generation
-            )
-            if needed > self._cache.num_available:
-                return _NO_DRAFTS
-        return drafts
 
     def _end_with(self, request: Request, error: EnginewrightError, now: float) -> TokenOutput:
         self._end(request, RequestStatus.FAILED, now)
@@ -384,15 +316,3 @@ class Scheduler:
         del self._by_id[request.request_id]
         self._log.ended(request)
         self._stats.end(request)
-
-
-def _is_served(context: list[Request], chunks: list[int]) -> bool:
-    """Return whether nobody who reads a prompt lacks tokens of the step, so that others may start.
-
-    A prompt whose log-probabilities are wanted lacks logit rows, which others need not wait for.
-    """
-    return all(
-        count == len(request.tokens) - request.computed_tokens
-        or request.params.prompt_logprobs is not None
-        for request, count in zip(context, chunks, strict=True)
-    )

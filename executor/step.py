@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
+from operator import add
 
 import numpy as np
 
@@ -21,7 +23,8 @@ class PackedSampling:
 
     sampling: Sampling
     errors: dict[int, RequestError]  # by request number; their rows are sampled freely
-    laid: LogitRows | None  # None: one logit row a sample row
+    laid: LogitRows | None = None  # None: one logit row a sample row
+    has_logprobs: bool = True  # whether any row asks for log-probabilities
 
 
 class StepPacker:
@@ -46,26 +49,24 @@ class StepPacker:
             self._sampling.enter(plan.slots[row], requests[plan.requests[row]])
         for slot, first, blocks in plan.new_blocks:
             self._tables[slot, first : first + len(blocks)] = blocks
-        slots = np.array(plan.slots, np.intp)
-        starts = np.array(plan.starts, np.int32)
-        counts = np.array(plan.counts, np.int32)
-        seq_starts = np.zeros(len(slots) + 1, np.int32)
-        np.cumsum(counts, out=seq_starts[1:])
-        width = -(-int((starts + counts).max()) // self._block_tokens)
+        ends = list(accumulate(plan.counts))
         if plan.drafts or plan.prompt_rows:
             laid = lay_out(plan, requests)
-            logit_rows = seq_starts[laid.rows] + np.array(laid.offsets, np.int32)
+            firsts = [0, *ends]
+            logit_rows = [firsts[row] + at for row, at in zip(laid.rows, laid.offsets, strict=True)]
         else:
             laid = None
-            logit_rows = seq_starts[np.array(plan.sample_rows, np.intp) + 1] - 1
+            logit_rows = [ends[row] - 1 for row in plan.sample_rows]
         token_ids = _token_ids(plan, requests, self._laid)
         self._laid = laid
+        arrays = _as_arrays(token_ids, [0, *ends], plan.starts, logit_rows)
+        width = -(-max(map(add, plan.starts, plan.counts)) // self._block_tokens)
         return Batch(
-            token_ids=token_ids,
-            seq_starts=seq_starts,
-            past_tokens=starts,
-            block_tables=self._tables[:, :width][slots],
-            logit_rows=logit_rows,
+            token_ids=arrays[0],
+            seq_starts=arrays[1],
+            past_tokens=arrays[2],
+            block_tables=self._tables[:, :width].take(plan.slots, 0),
+            logit_rows=arrays[3],
         )
 
     def needs_tokens(self, plan: StepPlan) -> bool:
@@ -80,6 +81,10 @@ class StepPacker:
         """
         laid = self._laid
         rows = plan.sample_rows if laid is None else laid.rows
+        if laid is None:
+            plain = self._sampling.plain([plan.slots[row] for row in rows])
+            if plain is not None:
+                return PackedSampling(plain, {}, has_logprobs=False)
         sampled = [requests.get(plan.requests[row]) for row in rows]
         slots = np.array(plan.slots, np.intp)[rows]
         starts = np.array(plan.starts, np.int32)[rows]
@@ -88,7 +93,7 @@ class StepPacker:
         else:
             positions = starts + np.array(laid.offsets, np.int32) + 1
         sampling, errors = self._sampling.pack(slots, positions, sampled, laid)
-        return PackedSampling(sampling, errors, laid)
+        return PackedSampling(sampling, errors, laid, bool((sampling.num_logprobs >= 0).any()))
 
 
 def unpack(result: StepResult, packed: PackedSampling) -> StepOutput:
@@ -97,7 +102,7 @@ def unpack(result: StepResult, packed: PackedSampling) -> StepOutput:
     laid = packed.laid
     firsts = None if laid is None else laid.firsts
     prompt_firsts: dict[int, int] = {} if laid is None else laid.prompt_firsts
-    if (packed.sampling.num_logprobs < 0).all():
+    if not packed.has_logprobs:
         return StepOutput(tokens, firsts=firsts, prompt_firsts=prompt_firsts)
     return StepOutput(
         tokens,
@@ -109,9 +114,16 @@ def unpack(result: StepResult, packed: PackedSampling) -> StepOutput:
     )
 
 
+def _as_arrays(*lists: list[int]) -> list[Int32Array]:
+    """Return the lists as parts of one array: a single conversion, which small steps feel."""
+    together = np.array(list(chain.from_iterable(lists)), np.int32)
+    ends = list(accumulate(map(len, lists), initial=0))
+    return [together[start:end] for start, end in pairwise(ends)]
+
+
 def _token_ids(
     plan: StepPlan, requests: Mapping[int, Request], before: LogitRows | None
-) -> Int32Array:
+) -> list[int]:
     """Return a step's tokens; `before` are the logit rows of the step before, where it has some."""
     split = plan.num_context
     ids: list[int] = []
@@ -120,7 +132,7 @@ def _token_ids(
         ids += requests[plan.requests[row]].tokens[start : start + plan.counts[row]]
     if not plan.drafts and not plan.device_tokens:
         ids += [requests[number].tokens[-1] for number in plan.requests[split:]]
-        return np.array(ids, np.int32)
+        return ids
     for row in range(split, len(plan.requests)):
         sampled = plan.device_tokens.get(row)
         if sampled is None:
@@ -128,4 +140,4 @@ def _token_ids(
         else:
             ids.append(-1 - (sampled if before is None else before.firsts[sampled]))
         ids += plan.drafts.get(row, ())
-    return np.array(ids, np.int32)
+    return ids

@@ -10,6 +10,7 @@ from ..runtime.errors import OverloadedError
 from .kv_blocks import BooksError
 from .request import Request, RequestStatus
 
+MAX_PASSED = 16  # starts of the first class while another waits; then one of that class starts
 _MAX_TENANTS = 4096  # that are remembered while others come
 _Key = TypeVar("_Key", int, str)
 
@@ -32,11 +33,13 @@ class _Tenant:
 class WaitingQueue:
     """Owns the requests that have neither slot nor blocks.
 
-    The order: lower `priority` first; then requests that were paused; then the tenant that has been
-    served least for its weight (virtual token counter: Sheng et al., Fairness in Serving Large
-    Language Models, OSDI 2024); then by arrival. A tenant is charged a request's prompt and longest
-    answer when it starts, and gets back what it did not use. A tenant that comes back after a while
-    begins at the least served one's count, so that it cannot save up service.
+    The order: lower `priority` first, but after `MAX_PASSED` starts of that class the oldest
+    request of all other classes, so that none waits for ever; then requests that were paused; then
+    the tenant that has been served least for its weight (virtual token counter: Sheng et al.,
+    Fairness in Serving Large Language Models, OSDI 2024); then by arrival. A tenant is charged a
+    request's prompt and longest answer when it starts, and gets back what it did not use. A tenant
+    that comes back after a while begins at the least served one's count, so that it cannot save up
+    service.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class WaitingQueue:
         self._classes: dict[int, dict[str, dict[int, Request]]] = {}
         self._paused: dict[int, dict[int, Request]] = {}  # by priority
         self._tenants: dict[str, _Tenant] = {}
+        self._passed = 0  # starts of the first class since one of another
         self.num_tokens = 0  # prompt tokens of those that have not run yet
 
     def __len__(self) -> int:
@@ -102,6 +106,9 @@ class WaitingQueue:
 
     def start(self, request: Request) -> None:
         """Take out a request that starts, and charge its tenant."""
+        priorities = self._priorities()
+        is_first = request.params.priority == priorities[0]
+        self._passed = self._passed + 1 if is_first and len(priorities) > 1 else 0
         tenant = self._tenants[request.tenant]
         tenant.running += 1
         if not request.pauses:
@@ -119,18 +126,15 @@ class WaitingQueue:
 
     def in_order(self, most: int) -> Iterator[Request]:
         """Yield the first requests in their order; those yielded may be taken out meanwhile."""
-        for priority in sorted({*self._classes, *self._paused}):
-            paused = self._paused.get(priority, {})
-            yield from [paused[number] for number in sorted(paused)[:most]]
-            queues = {
-                name: list(islice(requests.values(), most))[::-1]
-                for name, requests in self._classes.get(priority, {}).items()
-            }
-            while queues:
-                name = min(queues, key=lambda n: (self._tenants[n].served, queues[n][-1].number))
-                yield queues[name].pop()
-                if not queues[name]:
-                    del queues[name]
+        passed: set[int] = set()
+        for request in self._by_class(most):
+            if self._passed >= MAX_PASSED:
+                oldest = self._oldest_passed()
+                if oldest is not None and oldest.number not in passed:
+                    passed.add(oldest.number)
+                    yield oldest
+            if request.number not in passed:
+                yield request
 
     def check(self) -> dict[str, Request]:
         """Return the requests by id; raise BooksError if one is not as a waiting request is."""
@@ -143,6 +147,33 @@ class WaitingQueue:
         if sorted(listed) != sorted(self._requests):
             raise BooksError("a waiting request stands in no class, or in two")
         return {request.request_id: request for request in self._requests.values()}
+
+    def _priorities(self) -> list[int]:
+        """Return the classes that wait, in their order."""
+        return sorted({*self._classes, *self._paused})
+
+    def _by_class(self, most: int) -> Iterator[Request]:
+        """Yield the first requests, class after class."""
+        for priority in self._priorities():
+            paused = self._paused.get(priority, {})
+            yield from [paused[number] for number in sorted(paused)[:most]]
+            queues = {
+                name: list(islice(requests.values(), most))[::-1]
+                for name, requests in self._classes.get(priority, {}).items()
+            }
+            while queues:
+                name = min(queues, key=lambda n: (self._tenants[n].served, queues[n][-1].number))
+                yield queues[name].pop()
+                if not queues[name]:
+                    del queues[name]
+
+    def _oldest_passed(self) -> Request | None:
+        """Return who arrived first of all classes but the first."""
+        numbers: list[int] = []
+        for priority in self._priorities()[1:]:
+            numbers += [min(self._paused[priority])] if priority in self._paused else []
+            numbers += [next(iter(group)) for group in self._classes.get(priority, {}).values()]
+        return self._requests[min(numbers)] if numbers else None
 
     def _tenant(self, name: str) -> _Tenant:
         """Return a tenant that has a request now."""

@@ -7,7 +7,7 @@ from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_v
 from pathlib import Path
 from typing import Any
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 
 class Options(Structure):
@@ -94,6 +94,14 @@ def load_library(path: Path) -> Any:
     library.ew_launch.restype = c_int32
     library.ew_sample.argtypes = [c_void_p, POINTER(SamplingStruct), POINTER(ResultStruct)]
     library.ew_sample.restype = c_int32
+    library.ew_sample_logits.argtypes = [
+        c_void_p,
+        POINTER(SamplingStruct),
+        c_int32,
+        c_void_p,
+        POINTER(ResultStruct),
+    ]
+    library.ew_sample_logits.restype = c_int32
     library.ew_wait.argtypes = [c_void_p]
     library.ew_wait.restype = c_int32
     library.ew_use_weights.argtypes = [c_void_p, c_void_p]

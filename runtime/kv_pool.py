@@ -62,13 +62,22 @@ class KvPool:
 
     def copy(self, source: int, target: int) -> None:
         """Copy one block, all layers of it, onto another."""
-        for block in (source, target):
-            if not 0 <= block < self.num_blocks:
-                raise IndexError(f"block {block} of {self.num_blocks}")
-        start = self.address
-        ctypes.memmove(
-            start + target * self.block_bytes, start + source * self.block_bytes, self.block_bytes
-        )
+        ctypes.memmove(self._address_of(target), self._address_of(source), self.block_bytes)
+
+    def read(self, block: int) -> bytes:
+        """Return a copy of one block, all layers of it."""
+        return ctypes.string_at(self._address_of(block), self.block_bytes)
+
+    def write(self, block: int, data: bytes) -> None:
+        """Put what `read` returned into a block."""
+        if len(data) != self.block_bytes:
+            raise ValueError(f"{len(data)} bytes for a block of {self.block_bytes}")
+        ctypes.memmove(self._address_of(block), data, self.block_bytes)
+
+    def _address_of(self, block: int) -> int:
+        if not 0 <= block < self.num_blocks:
+            raise IndexError(f"block {block} of {self.num_blocks}")
+        return self.address + block * self.block_bytes
 
     def close(self) -> None:
         """Give the memory back."""

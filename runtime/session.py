@@ -71,6 +71,7 @@ class StepResult:
     top_logprobs: Float32Array  # [rows, max(num_logprobs)]
     step_seconds: float  # from launch to completion, as the device saw it
     hidden: Float32Array | None = None  # of an engine that embeds: [rows, embedding_size]
+    logits: Float32Array | None = None  # [rows, vocab], of a step that was not sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +96,15 @@ class Session(Protocol):
         """Start a step's forward pass; returns at once."""
         ...
 
-    def sample(self, sampling: Sampling) -> None:
-        """Queue the sampling of the step that was launched last; returns at once."""
+    def sample(self, sampling: Sampling | None) -> None:
+        """Queue the sampling of the step that was launched last; returns at once.
+
+        With None the step gives its logits instead of tokens, and no later step may refer to them.
+        """
+        ...
+
+    def sample_logits(self, logits: Float32Array, sampling: Sampling) -> StepResult:
+        """Sample rows of logits, [rows, vocab], as a step's own; no step may be in flight."""
         ...
 
     def wait(self) -> StepResult:
@@ -112,6 +120,14 @@ class Session(Protocol):
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy one KV block, all layers of it, onto another."""
+        ...
+
+    def read_block(self, block: int) -> bytes:
+        """Return what one KV block holds, all layers of it; no step in flight may write to it."""
+        ...
+
+    def write_block(self, block: int, data: bytes) -> None:
+        """Put what `read_block` returned into a KV block that no step in flight uses."""
         ...
 
     def close(self) -> None:

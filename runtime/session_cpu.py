@@ -27,6 +27,8 @@ from .weights_map import WeightsMap
 
 CODE_FILE = "rank0.engine"
 WEIGHTS_FILE = "rank0.weights"
+_NO_IDS = np.empty((0, 0), np.int32)
+_NO_LOGPROBS = np.empty((0, 0), np.float32)
 
 
 @dataclass(slots=True)
@@ -42,6 +44,7 @@ class _Flight:
     top_ids: Int32Array
     top_logprobs: Float32Array
     sampling: tuple[Sampling, SamplingStruct] | None = None
+    logits: Float32Array | None = None  # of a step that is not sampled
 
 
 class CpuSession:
@@ -149,17 +152,56 @@ class CpuSession:
                 f"takes {self.limits.max_num_tokens} and {self.limits.max_batch_size}, and two "
                 "steps in flight"
             )
-        empty = np.empty((0, 0), np.int32)
-        tokens = np.empty(rows, np.int32)
-        logprobs = np.empty(rows, np.float32)
-        result = ResultStruct(tokens.ctypes.data, logprobs.ctypes.data, None, None, None, 0.0)
-        self._flights.append(
-            _Flight(struct, arrays, rows, result, tokens, logprobs, empty, empty.view(np.float32))
-        )
+        self._flights.append(_new_flight(struct, arrays, rows))
 
-    def sample(self, sampling: Sampling) -> None:
-        """Queue the sampling of the step that was launched last."""
+    def sample(self, sampling: Sampling | None) -> None:
+        """Queue the sampling of the step that was launched last, or with None its logits."""
         flight = self._flights[-1]
+        if sampling is None:
+            width = self.limits.embedding_size or self.limits.vocab_size
+            flight.logits = np.empty((flight.rows, width), np.float32)
+            flight.result.logits = flight.logits.ctypes.data
+            self._library.ew_sample(self._engine, None, ctypes.byref(flight.result))
+            return
+        self._take_sampling(flight, sampling)
+        assert flight.sampling is not None
+        struct = ctypes.byref(flight.sampling[1])
+        self._library.ew_sample(self._engine, struct, ctypes.byref(flight.result))
+
+    def sample_logits(self, logits: Float32Array, sampling: Sampling) -> StepResult:
+        """Sample rows of logits. Raises StepFailedError while a step is in flight."""
+        assert logits.shape[1] == self.limits.vocab_size
+        assert logits.dtype == np.float32
+        assert logits.flags.c_contiguous
+        flight = _new_flight(BatchStruct(), (logits,), len(logits))
+        self._take_sampling(flight, sampling)
+        assert flight.sampling is not None
+        if self._library.ew_sample_logits(
+            self._engine,
+            ctypes.byref(flight.sampling[1]),
+            flight.rows,
+            logits.ctypes.data,
+            ctypes.byref(flight.result),
+        ):
+            raise StepFailedError("logits cannot be sampled while a step is in flight")
+        return _result_of(flight)
+
+    def wait(self) -> StepResult:
+        """Finish the oldest step and return its result. Raises StepFailedError if there is none."""
+        if not self._flights or self._library.ew_wait(self._engine):
+            raise StepFailedError("there is no step to wait for, or it was never sampled")
+        return _result_of(self._flights.popleft())
+
+    def logits(self, batch: Batch) -> Float32Array:
+        """Run one forward pass and return its logits, or an embedding engine's hidden states."""
+        self.launch(batch)
+        self.sample(None)
+        logits = self.wait().logits
+        assert logits is not None
+        return logits
+
+    def _take_sampling(self, flight: _Flight, sampling: Sampling) -> None:
+        """Give a flight its sampling, and the tables for the log-probabilities it asks for."""
         if self._last_sampling is not None and self._last_sampling[0] is sampling:
             struct = self._last_sampling[1]
         else:
@@ -172,31 +214,6 @@ class CpuSession:
             flight.top_logprobs = np.full((flight.rows, width), np.nan, np.float32)
             flight.result.top_ids = flight.top_ids.ctypes.data
             flight.result.top_logprobs = flight.top_logprobs.ctypes.data
-        self._library.ew_sample(self._engine, ctypes.byref(struct), ctypes.byref(flight.result))
-
-    def wait(self) -> StepResult:
-        """Finish the oldest step and return its result. Raises StepFailedError if there is none."""
-        if not self._flights or self._library.ew_wait(self._engine):
-            raise StepFailedError("there is no step to wait for, or it was never sampled")
-        flight = self._flights.popleft()
-        return StepResult(
-            flight.tokens,
-            flight.logprobs,
-            flight.top_ids,
-            flight.top_logprobs,
-            flight.result.seconds,
-        )
-
-    def logits(self, batch: Batch) -> Float32Array:
-        """Run one forward pass and return its logits, or an embedding engine's hidden states."""
-        self.launch(batch)
-        flight = self._flights[-1]
-        width = self.limits.embedding_size or self.limits.vocab_size
-        logits = np.empty((flight.rows, width), np.float32)
-        flight.result.logits = logits.ctypes.data
-        self._library.ew_sample(self._engine, None, ctypes.byref(flight.result))
-        self.wait()
-        return logits
 
     def settle(self) -> None:
         """Wait until the weights lie where they will stay, so that steps can be timed."""
@@ -218,6 +235,14 @@ class CpuSession:
         """Copy one KV block, all layers of it, onto another."""
         self._pool.copy(source, target)
 
+    def read_block(self, block: int) -> bytes:
+        """Return what one KV block holds, all layers of it."""
+        return self._pool.read(block)
+
+    def write_block(self, block: int, data: bytes) -> None:
+        """Put what `read_block` returned into a KV block."""
+        self._pool.write(block, data)
+
     def close(self) -> None:
         """End the engine's threads and give its memory back."""
         if self._engine is None:
@@ -229,6 +254,24 @@ class CpuSession:
         self._engine = None
         self._pool.close()
         self._weights.close()
+
+
+def _new_flight(batch: BatchStruct, arrays: tuple[Any, ...], rows: int) -> _Flight:
+    tokens = np.empty(rows, np.int32)
+    logprobs = np.empty(rows, np.float32)
+    result = ResultStruct(tokens.ctypes.data, logprobs.ctypes.data, None, None, None, 0.0)
+    return _Flight(batch, arrays, rows, result, tokens, logprobs, _NO_IDS, _NO_LOGPROBS)
+
+
+def _result_of(flight: _Flight) -> StepResult:
+    return StepResult(
+        flight.tokens,
+        flight.logprobs,
+        flight.top_ids,
+        flight.top_logprobs,
+        flight.result.seconds,
+        logits=flight.logits,
+    )
 
 
 def _sampling_struct(s: Sampling) -> SamplingStruct:

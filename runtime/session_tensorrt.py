@@ -36,6 +36,7 @@ class _Flight:
     started: Any  # event
     done: Any = None  # event, once it is sampled
     top: int = 0  # width of the top arrays
+    gives_logits: bool = False  # instead of tokens
 
 
 class TensorRTSession:
@@ -106,6 +107,7 @@ class TensorRTSession:
         self._inputs = device.allocate(self._input_bytes, "inputs")
         self._input_hosts = [HostArena(device) for _ in range(_IN_FLIGHT)]
         self._logit_host = HostArena(device)
+        self._block_host = HostArena(device)
 
     def _bind_caches(self, kv: KvFacts, num_blocks: int, max_tokens: int) -> None:
         """Take the KV pool, a block more than the scheduler knows, and bind every layer's part."""
@@ -217,9 +219,14 @@ class TensorRTSession:
             grid = (len(run.slots), 2 * self._num_layers)
             self._device.launch("kv_store", variant, grid, arguments)
 
-    def sample(self, sampling: Sampling) -> None:
-        """Queue the sampling of the step that was launched last."""
+    def sample(self, sampling: Sampling | None) -> None:
+        """Queue the sampling of the step that was launched last, or with None its logits."""
         flight = self._flights[-1]
+        if sampling is None:
+            flight.gives_logits = True
+            self._download_logits(flight.rows)
+            flight.done = self._device.record()
+            return
         flight.top = self._sampler.queue(flight.slot, flight.rows, self._logits, sampling)
         flight.done = self._device.record()
 
@@ -230,6 +237,13 @@ class TensorRTSession:
         flight = self._flights.popleft()
         self._device.wait(flight.done)
         seconds = self._device.seconds_between(flight.started, flight.done)
+        if flight.gives_logits:
+            ints = np.zeros((flight.rows, 1), np.int32)
+            tokens, logprobs = ints[:, 0], ints[:, 0].astype(np.float32)
+            none, no_values = ints[:, :0], ints[:, :0].astype(np.float32)
+            return StepResult(
+                tokens, logprobs, none, no_values, seconds, logits=self._read_logits(flight.rows)
+            )
         return StepResult(*self._sampler.read(flight.slot, flight.rows, flight.top), seconds)
 
     def logits(self, batch: Batch) -> Float32Array:
@@ -238,21 +252,45 @@ class TensorRTSession:
             raise StepFailedError("logits are asked for while a step is in flight; wait for it")
         self.launch(batch)
         flight = self._flights.pop()
-        size = flight.rows * self._vocab * 4
+        self._download_logits(flight.rows)
+        self._finish(flight.started)
+        return self._read_logits(flight.rows)
+
+    def sample_logits(self, logits: Float32Array, sampling: Sampling) -> StepResult:
+        """Sample rows of logits. Raises StepFailedError while a step is in flight."""
+        if self._flights:
+            raise StepFailedError("logits cannot be sampled while a step is in flight")
+        started, rows = self._device.record(), len(logits)
         host = self._logit_host
-        host.reset(size)
+        host.reset(logits.nbytes)
+        if rows:
+            there = host.take(logits.nbytes)
+            there[:] = np.ascontiguousarray(logits, np.float32).reshape(-1).view(np.uint8)
+            self._device.upload(self._logits, there)
+        top = self._sampler.queue(0, rows, self._logits, sampling)
+        seconds = self._finish(started)
+        return StepResult(*self._sampler.read(0, rows, top), seconds)
+
+    def _download_logits(self, rows: int) -> None:
+        """Queue the copying of a step's logits to the host."""
+        size = rows * self._vocab * 4
+        self._logit_host.reset(size)
         if size:
-            self._device.download(host.take(size), self._logits)
+            self._device.download(self._logit_host.take(size), self._logits)
+
+    def _read_logits(self, rows: int) -> Float32Array:
+        return self._logit_host.read(np.float32, (rows, self._vocab))
+
+    def _finish(self, started: Any) -> float:
+        """Wait for all that is queued; return the device's seconds since an event."""
         done = self._device.record()
         self._device.wait(done)
-        self._device.seconds_between(flight.started, done)
-        return host.read(np.float32, (flight.rows, self._vocab))
+        return self._device.seconds_between(started, done)
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy one KV block, all layers of it, onto another."""
         for block in (source, target):
-            if not 0 <= block < self.limits.num_blocks:
-                raise IndexError(f"block {block} of {self.limits.num_blocks}")
+            self._check_block(block)
         for pool, size in self._pools:
             self._device.copy_rows(
                 pool + target * size,
@@ -261,6 +299,44 @@ class TensorRTSession:
                 2 * self._num_layers,
                 size * self._pool_blocks,
             )
+
+    def read_block(self, block: int) -> bytes:
+        """Return what one KV block holds, all layers of it; waits for what is queued."""
+        started = self._device.record()
+        parts, host = self._parts(block), self._block_host
+        host.reset(sum(size for _, size in parts))
+        for address, size in parts:
+            self._device.download(host.take(size), address)
+        self._finish(started)
+        return host.read(np.uint8, (sum(size for _, size in parts),)).tobytes()
+
+    def write_block(self, block: int, data: bytes) -> None:
+        """Put what `read_block` returned into a KV block."""
+        started = self._device.record()
+        parts, host = self._parts(block), self._block_host
+        if len(data) != sum(size for _, size in parts):
+            raise ValueError(f"{len(data)} bytes are not those of a KV block")
+        host.reset(len(data))
+        there = host.take(len(data))
+        there[:] = np.frombuffer(data, np.uint8)
+        at = 0
+        for address, size in parts:
+            self._device.upload(address, there[at : at + size])
+            at += size
+        self._finish(started)  # the host's memory is used again
+
+    def _parts(self, block: int) -> list[tuple[int, int]]:
+        """Return address and bytes of a block's parts: one for each half of each layer."""
+        self._check_block(block)
+        return [
+            (pool + half * size * self._pool_blocks + block * size, size)
+            for pool, size in self._pools
+            for half in range(2 * self._num_layers)
+        ]
+
+    def _check_block(self, block: int) -> None:
+        if not 0 <= block < self.limits.num_blocks:
+            raise IndexError(f"block {block} of {self.limits.num_blocks}")
 
     def close(self) -> None:
         """Wait for the device and give everything back."""

@@ -22,6 +22,7 @@ _NOT_WITH_BEAMS = (
     "logit_bias",
     "no_repeat_ngram_size",
     "prompt_logprobs",
+    "logits_processor",
 )
 
 

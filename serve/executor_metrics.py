@@ -29,6 +29,8 @@ _GAUGES = {
     "waiting_tokens": ("waiting_tokens", "Prompt tokens in the queue."),
     "cached_blocks": ("kv_blocks_cached", "KV blocks that nobody holds and the cache keeps."),
     "pinned_blocks": ("kv_blocks_pinned", "KV blocks that the cache may not drop."),
+    "disk_blocks": ("kv_disk_blocks", "KV blocks in files (--kv-cache-disk)."),
+    "disk_bytes": ("kv_disk_bytes", "Bytes of those files."),
     "context": ("num_requests_context", "Running sequences that still read their prompt."),
 }
 _COUNTERS = {
@@ -38,6 +40,13 @@ _COUNTERS = {
     "prompt_tokens": ("computed_prompt_tokens", "Prompt tokens computed."),
     "cached_tokens": ("cached_prompt_tokens", "Prompt tokens found in the KV cache."),
     "wasted_tokens": ("wasted_tokens", "Tokens computed for answers that had ended."),
+    "disk_saved_blocks": ("kv_disk_saved_blocks", "KV blocks written to files."),
+    "disk_loaded_blocks": ("kv_disk_loaded_blocks", "KV blocks read from files."),
+    "disk_dropped_blocks": ("kv_disk_dropped_blocks", "KV blocks that the disk did not take."),
+    "disk_damaged_files": ("kv_disk_damaged_files", "Files that were not as they should be."),
+    "disk_write_errors": ("kv_disk_write_errors", "Writes that failed, e.g. on a full disk."),
+    "disk_load_seconds": ("kv_disk_load_seconds", "Time spent in reading KV blocks."),
+    "disk_cached_tokens": ("kv_disk_cached_tokens", "Prompt tokens found in files."),
     "pauses": ("preemptions", "Sequences that lost their KV blocks to others for a while."),
 }
 _HISTOGRAMS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from ..executor.config import ExecutorConfig
+from ..executor.config import DEFAULT_DISK_BYTES, ExecutorConfig
 from ..executor.fork_guard import ForkGuard
 from ..executor.sampling import SamplingParams, check_task
 from ..runtime.errors import ExecutorDiedError, RequestError
@@ -29,8 +29,9 @@ class LLM:
     """One engine, opened in a process of its own, with TensorRT-LLM's LLM API.
 
     `kv_cache_memory` is in bytes; None leaves a choice to the engine and the machine. `speculative`
-    is "ngram" or the folder of a draft engine. A `client` that is given is used instead of starting
-    an executor, and closed with the LLM.
+    is "ngram" or the folder of a draft engine. `kv_cache_disk` is a folder that keeps the KV cache
+    beyond memory and restarts, in at most `kv_cache_disk_size` bytes. A `client` that is given is
+    used instead of starting an executor, and closed with the LLM.
 
     Every method may be called from any thread. The process ends with `shutdown`, with the program,
     or when the LLM is forgotten and no request runs. A fork of this process cannot use the LLM:
@@ -47,6 +48,8 @@ class LLM:
         max_batch_size: int | None = None,
         max_num_tokens: int | None = None,
         speculative: str | Path | None = None,
+        kv_cache_disk: str | Path | None = None,
+        kv_cache_disk_size: int = DEFAULT_DISK_BYTES,
         client: Client | None = None,
     ) -> None:
         folder = Path(engine)
@@ -58,6 +61,8 @@ class LLM:
                 max_batch_size=max_batch_size,
                 max_num_tokens=max_num_tokens,
                 speculative=None if speculative is None else str(speculative),
+                kv_cache_disk=None if kv_cache_disk is None else str(kv_cache_disk),
+                kv_cache_disk_size=kv_cache_disk_size,
             )
             from ..executor.client import ExecutorClient
 

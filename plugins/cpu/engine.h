@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define EW_ABI_VERSION 1
+#define EW_ABI_VERSION 2
 
 /* What a rank needs from its neighbours; a single rank leaves it empty. */
 typedef struct {
@@ -70,6 +70,9 @@ EW_EXPORT ew_engine *ew_open(const ew_options *options, const uint8_t *weights, 
 EW_EXPORT int32_t ew_launch(ew_engine *engine, const ew_batch *batch);
 /* Says how the step launched last is sampled (null for a step that only wants logits) and where its results go. */
 EW_EXPORT int32_t ew_sample(ew_engine *engine, const ew_sampling *sampling, ew_result *result);
+/* Samples rows of logits, [rows][vocab], which the host has changed, as a step's own are sampled; -1 while a step is
+ * in flight. */
+EW_EXPORT int32_t ew_sample_logits(ew_engine *engine, const ew_sampling *sampling, int32_t rows, const float *logits, ew_result *result);
 /* Waits for the oldest step in flight; -1 when there is none or it was never given to ew_sample. */
 EW_EXPORT int32_t ew_wait(ew_engine *engine);
 /* Reads the weights from another copy from the next step on; -1 while a step is in flight. */

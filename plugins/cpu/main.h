@@ -323,6 +323,12 @@ int32_t ew_sample(ew_engine *e, const ew_sampling *sampling, ew_result *result) 
     return 0;
 }
 
+int32_t ew_sample_logits(ew_engine *e, const ew_sampling *sampling, int32_t rows, const float *logits, ew_result *result) {
+    if (e->launched != e->waited) return -1;
+    for (int r = 0; r < rows; r++) ew_sample_row(sampling, r, logits + (size_t)r * EW_VOCAB, EW_VOCAB, result, &e->samplers[0]);
+    return 0;
+}
+
 int32_t ew_wait(ew_engine *e) {
     if (e->launched == e->waited) return -1;
     const uint64_t step = e->waited + 1;
@@ -351,7 +357,10 @@ void ew_close(ew_engine *e) {
 
 int32_t ew_profile_slots(void) { return EW_PROFILE_SLOTS; }
 const char *ew_profile_name(int32_t slot) { return slot >= 0 && slot < EW_PROFILE_SLOTS ? ew_profile_names[slot] : ""; }
-void ew_profile(ew_engine *e, int32_t on) { atomic_store(&e->profiling, on); }
+void ew_profile(ew_engine *e, int32_t on) {
+    for (int t = 0; on && t < e->options.threads; t++) e->laps[t].since = ew_now(); /* of threads that are late with an old step */
+    atomic_store(&e->profiling, on);
+}
 void ew_profile_read(ew_engine *e, double *seconds, int64_t *calls) {
     for (int i = 0; i < EW_PROFILE_SLOTS; i++) {
         seconds[i] = 0;

@@ -11,7 +11,11 @@ from ...executor.chunks import ChunkPolicyName
 from ...executor.config import ExecutorConfig
 from ...executor.policies import PolicyName
 from ...runtime.errors import InputError
-from .options import Command
+from .options import ByteSize, Command
+
+# Steps of 2,048 prompt tokens would let answers wait for most of a second on two cores, and first
+# tokens for each other; with shorter ones a server also ends more answers a second.
+ITL_TARGET_MS = 120.0
 
 _DEFAULTS = ExecutorConfig()
 _COUNT = click.IntRange(min=1)
@@ -43,7 +47,13 @@ def scheduling_options(command: Command) -> Command:
             show_default=True,
             help="How prompts share a step.",
         ),
-        click.option("--itl-target-ms", type=_ABOVE_0, help="Time a token that prompts leave."),
+        click.option(
+            "--itl-target-ms",
+            type=click.FloatRange(min=0),
+            default=ITL_TARGET_MS,
+            show_default=True,
+            help="Time from token to token that prompts leave to answers; 0 is no bound.",
+        ),
         click.option("--tenant-weight", multiple=True, help="NAME=WEIGHT; may be repeated."),
         click.option("--overlap", is_flag=True, help="Launch a step before the last is read."),
         click.option(
@@ -60,6 +70,18 @@ def scheduling_options(command: Command) -> Command:
         ),
         click.option(
             "--step-timeout", type=_ABOVE_0, help="Seconds after which a step ends it all."
+        ),
+        click.option(
+            "--kv-cache-disk",
+            metavar="DIR",
+            help="Keep KV blocks in files too, also over restarts.",
+        ),
+        click.option(
+            "--kv-cache-disk-size",
+            type=ByteSize(),
+            default=_DEFAULTS.kv_cache_disk_size,
+            show_default="8GiB",
+            help="Room for those files; the oldest leave.",
         ),
         click.option(
             "--warm-prompts",
@@ -81,8 +103,10 @@ def take_executor_config(options: dict[str, Any]) -> ExecutorConfig:
     Raises InputError.
     """
     weights = dict(map(_weight, options.pop("tenant_weight")))
-    timeout = options.pop("step_timeout")
-    return ExecutorConfig(**options, tenant_weights=weights, hang_timeout=timeout)
+    timeout, target = options.pop("step_timeout"), options.pop("itl_target_ms") or None
+    return ExecutorConfig(
+        **options, tenant_weights=weights, hang_timeout=timeout, itl_target_ms=target
+    )
 
 
 def _weight(word: str) -> tuple[str, float]:

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,7 @@ def command(engine: Path, **options: Any) -> None:
     prompts = [] if warm_prompts is None else read_warm_prompts(warm_prompts)
     config = take_serve_config(options)
     ring = make_ring(config.api_key, config.api_key_file)
-    executor_config = take_executor_config(options)
+    executor_config = replace(take_executor_config(options), report_timeout=config.hang_timeout)
     signal.signal(signal.SIGTERM, _end_at_once)
     with _bind(config.host, config.port) as listener, ThreadPoolExecutor(1) as pool:
         preparing = pool.submit(_prepare, engine)  # while the executor opens the engine

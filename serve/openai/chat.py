@@ -20,12 +20,17 @@ async def chat_completions(request: Request) -> Response:
     service = service_of(request)
     body = await read_generation_request(request, ChatRequest)
     body.check_stream_options()
+    body.check_beams()
+    if body.best_of not in (None, body.n or 1) and not body.use_beam_search:
+        raise RequestError("best_of of a chat needs `use_beam_search` to be true", "best_of")
     max_tokens = body.max_tokens
     if body.max_completion_tokens is not None:
         max_tokens = body.max_completion_tokens
     defaults = service.tokenizer.sampling_defaults
     params = body.sampling(defaults, max_tokens, _num_logprobs(body))
     check_choices(body.n, 1)
+    check_choices(body.best_of, 1, "best_of")
+    params = body.with_beams(params)
     params = body.with_prompt_logprobs(params)
     prompt = service.dialect.prompt(body.conversation(), params)
     ids = body.cut(await service.encode(prompt.text, add_special_tokens=False))

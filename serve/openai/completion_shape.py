@@ -34,7 +34,7 @@ class CompletionShape(ChunkedShape):
         self._prompt_logprobs = body.prompt_logprobs is not None
         self._prompts = prompts
         self._shown = body.n or 1  # of each prompt's choices
-        self._made = max(self._shown, body.best_of or 1)
+        self._made = self._shown if body.use_beam_search else max(self._shown, body.best_of or 1)
         self._scores = bool(body.echo) and body.max_tokens == 0  # the prompt alone is shown
         self._unopened = set(range(self._made * len(prompts)))
         self._echoes = echoes

@@ -27,9 +27,12 @@ async def completions(request: Request) -> Response:
     best_of = n if body.best_of is None else body.best_of
     check_choices(best_of, len(prompts), "n" if best_of == n else "best_of")
     nothing = bool(body.echo) and body.max_tokens == 0  # the prompt alone is wanted
-    logprobs = 0 if best_of > n and body.logprobs is None else body.logprobs
+    beams = bool(body.use_beam_search)
+    logprobs = 0 if best_of > n and body.logprobs is None and not beams else body.logprobs
+    made = n if beams else best_of
     defaults = service.tokenizer.sampling_defaults
-    params = body.sampling(defaults, 1 if nothing else body.max_tokens, logprobs, best_of)
+    params = body.sampling(defaults, 1 if nothing else body.max_tokens, logprobs, made)
+    params = body.with_beams(params)
     if body.echo and body.logprobs is not None:
         params = msgspec.structs.replace(params, prompt_logprobs=body.logprobs)
     params = body.with_prompt_logprobs(params)
@@ -45,7 +48,7 @@ async def completions(request: Request) -> Response:
     shape = CompletionShape(service, body, object_id(request, "cmpl-"), ids, echoes)
     if nothing and params.prompt_logprobs is None:
         usage = Usage(sum(map(len, ids)))
-        choices = [WholeChoice(finish_reason="length") for _ in range(len(ids) * best_of)]
+        choices = [WholeChoice(finish_reason="length") for _ in range(len(ids) * made)]
         return json_response(shape.whole(choices, usage), headers=answer_headers(request))
     generation = service.generation(ids, params, request_id(request))
     return await answer(request, generation, shape, stream=bool(body.stream))
@@ -53,6 +56,10 @@ async def completions(request: Request) -> Response:
 
 def _check(body: CompletionRequest) -> None:
     body.check_stream_options()
+    body.check_beams()
+    if body.use_beam_search and body.echo and body.logprobs is not None:
+        message = "the prompt's logprobs do not go with a beam search; leave echo or logprobs out"
+        raise RequestError(message, "logprobs")
     if body.suffix:
         raise RequestError(
             "suffix is not supported: the model writes forward only; put what follows into the "

@@ -78,8 +78,8 @@ class RequestFields(GuidedFields, kw_only=True):
     ignore_eos: bool | None = None
     min_tokens: Int | None = None
     logit_bias: dict[_TokenId, float] | None = None
-    skip_special_tokens: bool | None = None
     no_repeat_ngram_size: Int | None = None
+    skip_special_tokens: bool | None = None
     priority: Int | None = None  # lower runs first
     timeout: float | None = None  # seconds from arrival to the end of the answer
     deadline_ms: float | None = None  # the same in milliseconds
@@ -148,6 +148,10 @@ class SamplingFields(RequestFields, kw_only=True):
 
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
+    best_of: Int | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | None = None
     prompt_logprobs: Int | None = None
     truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
 
@@ -190,6 +194,32 @@ class SamplingFields(RequestFields, kw_only=True):
         if self.stream_options is not None and not self.stream:
             raise RequestError("stream_options needs `stream` to be true", "stream_options")
 
+    def check_beams(self) -> None:
+        """Raise RequestError when fields do not go with a beam search, or need one."""
+        if self.use_beam_search:
+            if self.stream:
+                message = "the answers of a beam search are known at its end; leave stream out"
+                raise RequestError(message, "stream")
+            return
+        for name, neutral in (("length_penalty", (None, 1)), ("early_stopping", (None, False))):
+            if getattr(self, name) not in neutral:
+                raise RequestError(f"{name} needs `use_beam_search` to be true", name)
+
+    def with_beams(self, params: SamplingParams) -> SamplingParams:
+        """Return the parameters with what the request says of beams. Raises RequestError."""
+        if not self.use_beam_search:
+            return params
+        width = params.n if self.best_of is None else self.best_of
+        params = msgspec.structs.replace(
+            params,
+            use_beam_search=True,
+            best_of=width,
+            length_penalty=1.0 if self.length_penalty is None else self.length_penalty,
+            early_stopping=self.early_stopping is not False,
+        )
+        params.validate()
+        return params
+
 
 class CompletionRequest(SamplingFields, kw_only=True):
     """Body of `/v1/completions`."""
@@ -199,7 +229,6 @@ class CompletionRequest(SamplingFields, kw_only=True):
     logprobs: Int | None = None
     echo: bool | None = None
     suffix: Any = None
-    best_of: Int | None = None
     add_special_tokens: bool | None = None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import statistics
 import subprocess
 import time
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ _RATIOS = [
     *(f"prefill_{n}" for n in PREFILLS),
     *HTTP_FIGURES,
 ]
+_FOUR_BITS = ("Q4_0", "Q4_1", "int4")
 _BUSY = 0.1  # foreign cores above which a figure is marked
 
 
@@ -47,9 +49,10 @@ class Report:
         return found["mean_kl"] if found else None
 
     def ratios(self, fmt: str, path: str, by_quality: bool) -> dict[str, dict[str, Any] | None]:
-        """Return figure -> ratio to the best peer, that peer, and both speeds.
+        """Return figure -> ratio to the fastest peer, that peer, and both speeds.
 
-        `by_quality`: only peers whose KL is known and no worse than ours count.
+        `by_quality`: peers of 8 bits or more, and the ratio counts only where our KL is known to be
+        no worse than that peer's; else it is None.
         """
         found: dict[str, dict[str, Any] | None] = {}
         for figure in _RATIOS:
@@ -61,12 +64,15 @@ class Report:
                 for name in self.results.figures
                 if not name.startswith(OURS)
                 and (speed := self.results.median(name, figure)) is not None
-                and (not by_quality or self._no_worse(name, ours))
+                and not (by_quality and self.kinds[name][1] in _FOUR_BITS)
             }
             if mine is None or not rivals or (self.results.stopped and not self._complete(figure)):
                 found[figure] = None
                 continue
             best = max(rivals, key=lambda name: rivals[name])
+            if by_quality and not self._no_worse(ours, best):
+                found[figure] = None
+                continue
             ratio = mine / rivals[best]
             found[figure] = {
                 "ratio": round(ratio, 3),
@@ -84,9 +90,9 @@ class Report:
             if any(other in found for other in level)
         )
 
-    def _no_worse(self, rival: str, ours: str) -> bool:
+    def _no_worse(self, ours: str, rival: str) -> bool:
         theirs, mine = self.kl(rival), self.kl(ours)
-        return theirs is not None and mine is not None and theirs <= mine
+        return theirs is not None and mine is not None and mine <= theirs
 
     def as_json(self) -> dict[str, Any]:
         """Return the run as one object; `ratios_to_best_peer` is int8 through the executor."""
@@ -136,8 +142,8 @@ class Report:
     def _ratio_table(self) -> str:
         lines = []
         for quality, title in (
-            (True, "Ratio to the best peer whose KL is no worse than ours"),
-            (False, "Ratio to the fastest peer, whatever its KL"),
+            (True, "Ratio to the fastest peer of 8 bits or more, our KL being no worse"),
+            (False, "Ratio to the fastest peer, whatever its format and KL"),
         ):
             rows = []
             for path in ("executor", "session"):
@@ -165,8 +171,8 @@ class Report:
         values = self.results.figures[name].get(figure)
         if not values:
             return ""
-        middle = sorted(values)[len(values) // 2]
-        foreign = sorted(self.results.foreign[name][figure])[len(values) // 2]
+        middle = statistics.median(values)
+        foreign = statistics.median(self.results.foreign[name][figure])
         low, high = min(values), max(values)
         mark = "!" if foreign > _BUSY else ""
         return f"{middle:.0f}{mark} [{low:.0f}-{high:.0f}]"

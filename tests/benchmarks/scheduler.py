@@ -34,7 +34,8 @@ class NullSession:
     def launch(self, batch: Batch) -> None:
         self._rows = len(batch.logit_rows)
 
-    def sample(self, sampling: Sampling) -> None:
+    def sample(self, sampling: Sampling | None) -> None:
+        assert sampling is not None
         self._width = max(0, int(sampling.num_logprobs.max(initial=0)))
 
     def wait(self) -> StepResult:
@@ -47,10 +48,19 @@ class NullSession:
             0.0,
         )
 
+    def sample_logits(self, logits: Float32Array, sampling: Sampling) -> StepResult:
+        raise NotImplementedError
+
     def logits(self, batch: Batch) -> Float32Array:
         raise NotImplementedError
 
     def copy_block(self, source: int, target: int) -> None:
+        raise NotImplementedError
+
+    def read_block(self, block: int) -> bytes:
+        raise NotImplementedError
+
+    def write_block(self, block: int, data: bytes) -> None:
         raise NotImplementedError
 
     def close(self) -> None:

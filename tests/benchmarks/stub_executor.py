@@ -38,7 +38,7 @@ class StubSession:
     def launch(self, batch: Batch) -> None:
         self._tokens = ((batch.token_ids[batch.logit_rows] + 1) % VOCAB_SIZE).astype(np.int32)
 
-    def sample(self, sampling: Sampling) -> None:
+    def sample(self, sampling: Sampling | None) -> None:
         pass
 
     def wait(self) -> StepResult:
@@ -52,10 +52,19 @@ class StubSession:
             step_seconds=self._seconds,
         )
 
+    def sample_logits(self, logits: Float32Array, sampling: Sampling) -> StepResult:
+        raise NotImplementedError
+
     def logits(self, batch: Batch) -> Float32Array:
         raise NotImplementedError
 
     def copy_block(self, source: int, target: int) -> None:
+        pass
+
+    def read_block(self, block: int) -> bytes:
+        return b""
+
+    def write_block(self, block: int, data: bytes) -> None:
         pass
 
     def close(self) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
 from enginewright.executor.client import ExecutorClient
@@ -81,6 +85,42 @@ def test_answers_with_and_without_grammars_drafts_and_overlap(smollm2_engine: Pa
             assert [facts(output) for output in again] == [facts(output) for output in guided]
             figures = llm.client.stats()["speculative"]
             assert 0 < figures["num_accepted_tokens"] <= figures["num_draft_tokens"]
+
+
+def test_logits_processors_cross_to_the_executor_and_harm_nobody(smollm2_engine: Path) -> None:
+    forbidden: list[int] = []
+
+    def forbid(tokens: list[int], logits: Any) -> None:
+        logits[forbidden] = -np.inf
+
+    def fail_late(tokens: list[int], logits: Any) -> Any:
+        if len(tokens) > 12:
+            raise LookupError("too long")
+        return logits * 2
+
+    plain = SamplingParams(max_tokens=24, temperature=0, logprobs=1)
+    same = SamplingParams(
+        max_tokens=24, temperature=0, logprobs=1, logits_processor=lambda tokens, logits: None
+    )
+    for overlap in (False, True):
+        with open_llm(smollm2_engine, overlap=overlap) as llm:
+            ask_one = partial(llm.generate, PLAIN[0][0])
+            expected = ask_one(plain)
+            assert isinstance(expected, RequestOutput)
+            forbidden[:] = expected.outputs[0].token_ids[:5]
+            without = msgspec.structs.replace(plain, logits_processor=forbid)
+            late = msgspec.structs.replace(plain, logits_processor=[forbid, fail_late])
+            running = [llm.generate_async(PLAIN[0][0], one) for one in (plain, same, without, late)]
+            assert facts(running[0].result()) == facts(running[1].result()) == facts(expected)
+            changed = running[2].result().outputs[0]
+            assert len(changed.token_ids) == 24
+            assert not set(changed.token_ids) & set(forbidden)
+            with pytest.raises(RequestError, match="fail_late raised LookupError: too long"):
+                running[3].result()
+            seeded = SamplingParams(max_tokens=9, seed=4, n=2, logits_processor=forbid)
+            assert facts(ask_one(seeded)) == facts(ask_one(seeded))  # type: ignore[arg-type]
+            with pytest.raises(RequestError, match="does not go with beam search"):
+                ask_one(SamplingParams(use_beam_search=True, n=2, logits_processor=forbid))
 
 
 def check_guided(outputs: list[RequestOutput]) -> None:

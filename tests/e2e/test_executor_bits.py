@@ -8,6 +8,7 @@ import pytest
 
 from enginewright.executor.config import ExecutorConfig
 from enginewright.executor.loop import PyExecutor
+from enginewright.executor.main import OpenedEngine, open_disk_tier
 from enginewright.executor.messages import StepOutputs, Submit, TokenOutput
 from enginewright.executor.sampling import TokenParams
 from enginewright.runtime.artifact import open_engine
@@ -33,8 +34,17 @@ class Run:
             own_threads=own_threads,
         )
         self.channel = ListChannel()
-        self.executor = PyExecutor(self.session, self.channel, config)
+        opened = OpenedEngine(
+            self.session, {}, None, engine.manifest.name.encode(), engine.manifest.kv.block_bytes
+        )
+        self.disk = open_disk_tier(config, opened)
+        self.executor = PyExecutor(self.session, self.channel, config, disk=self.disk)
         self.count = 0
+
+    def close(self) -> None:
+        if self.disk is not None:
+            self.disk.close()
+        self.session.close()
 
     def answers(self, prompts: list[list[int]], tokens: int, first: int = 0) -> list[Answer]:
         """Serve prompts together; what each is sampled with depends on its number, from `first`."""
@@ -78,7 +88,7 @@ def expected(smollm2_engine: Path) -> list[Answer]:
     for index in range(len(PROMPTS)):
         run = Run(smollm2_engine, 64, False, ExecutorConfig())
         answers += run.answers([PROMPTS[index]], 20, index)
-        run.session.close()
+        run.close()
     return answers
 
 
@@ -97,4 +107,4 @@ def test_policies_under_pressure_with_and_without_overlap(
     stats = run.executor.stats
     assert stats.cached_tokens > 0
     assert (stats.pauses > 0) == (policy == "max_utilization")
-    run.session.close()
+    run.close()

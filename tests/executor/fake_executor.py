@@ -1,14 +1,16 @@
 """An executor process over a fake session: `python fake_executor.py MODE OPTIONS`."""
 
+import dataclasses
 import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from enginewright.executor.config import ExecutorConfig
-from enginewright.executor.main import OpenedEngine, run
+from enginewright.executor.main import OpenedEngine, open_engine_session, run
 from enginewright.runtime.errors import IncompatibleMachineError
-from enginewright.runtime.session import Batch, SessionLimits, StepResult
+from enginewright.runtime.session import Batch, Sampling, Session, SessionLimits, StepResult
 from tests.support.fake_session import FakeSession
 
 
@@ -41,6 +43,45 @@ class FailingSession(FakeSession):
         super().launch(batch)
 
 
+class FaultySession:
+    """A real session, of which a call fails now and then, in each of its verbs."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._steps = 0
+        self._fails: str | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def launch(self, batch: Batch) -> None:
+        self._steps += 1
+        if self._steps % 200 == 0:
+            self._fails = ("launch", "sample", "wait")[self._steps // 200 % 3]
+        self._maybe_fail("launch")
+        self._session.launch(batch)
+
+    def sample(self, sampling: Sampling | None) -> None:
+        self._maybe_fail("sample")
+        self._session.sample(sampling)
+
+    def wait(self) -> StepResult:
+        result = self._session.wait()
+        self._maybe_fail("wait")
+        return result
+
+    def _maybe_fail(self, verb: str) -> None:
+        if self._fails == verb:
+            self._fails = None
+            raise RuntimeError(f"{verb} was told to fail")
+
+
+def open_faulty(folder: Path, config: ExecutorConfig) -> OpenedEngine:
+    opened = open_engine_session(folder, config)
+    session: Any = FaultySession(opened.session)
+    return dataclasses.replace(opened, session=session)
+
+
 def open_fake(folder: Path, config: ExecutorConfig) -> OpenedEngine:
     mode = sys.argv[1]
     if mode == "refuse":
@@ -59,4 +100,4 @@ def open_fake(folder: Path, config: ExecutorConfig) -> OpenedEngine:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[-1], open_fake))
+    sys.exit(run(sys.argv[-1], open_faulty if sys.argv[1] == "faulty" else open_fake))

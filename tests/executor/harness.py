@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from enginewright.executor.config import ExecutorConfig
+from enginewright.executor.disk_tier import DiskTier
 from enginewright.executor.loop import PyExecutor
 from enginewright.executor.messages import (
     Abort,
@@ -17,6 +19,7 @@ from enginewright.executor.messages import (
     TokenOutput,
 )
 from enginewright.executor.sampling import TokenParams
+from enginewright.executor.speculative import Drafter
 from enginewright.runtime.session import SessionLimits
 from tests.support.fake_session import FakeSession
 
@@ -53,12 +56,29 @@ class ListChannel:
 class Harness:
     """Checks the books after every step, and that each request ends once and says no more."""
 
-    def __init__(self, limits: SessionLimits, max_queue: int = 100, **config: Any) -> None:
+    def __init__(
+        self,
+        limits: SessionLimits,
+        max_queue: int = 100,
+        disk: Path | None = None,
+        disk_bytes: int = 1 << 20,
+        identity: bytes = b"fake",
+        drafter: Drafter | None = None,
+        **config: Any,
+    ) -> None:
         self.limits = limits
         self.session = FakeSession(limits)
         self.channel = ListChannel()
+        self.disk = None
+        if disk is not None:
+            size = len(self.session.read_block(0))
+            self.disk = DiskTier(disk, identity, size, disk_bytes, self.session)
         self.executor = PyExecutor(
-            self.session, self.channel, ExecutorConfig(max_queue=max_queue, **config)
+            self.session,
+            self.channel,
+            ExecutorConfig(max_queue=max_queue, **config),
+            drafter=drafter,
+            disk=self.disk,
         )
         self.outputs: dict[str, list[TokenOutput]] = {}
 

@@ -53,16 +53,19 @@ def start(mode: str = "fast", config: ExecutorConfig | None = None) -> ExecutorC
 class Sink:
     """Collects what a request is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float = 30.0) -> None:
         self.queue: queue.Queue[TokenOutput] = queue.Queue()
         self.tokens: list[int] = []
+        self.logprobs: list[float] = []
+        self.patience = patience  # seconds to wait for the next news
 
     def __call__(self, output: TokenOutput) -> None:
         self.queue.put(output)
 
     def next(self) -> TokenOutput:
-        output = self.queue.get(timeout=30)
+        output = self.queue.get(timeout=self.patience)
         self.tokens += output.token_ids
+        self.logprobs += [one.logprob for one in output.logprobs or ()]
         return output
 
     def end(self) -> TokenOutput:

@@ -18,6 +18,7 @@ from enginewright.executor.ngram_drafter import NgramDrafter
 from enginewright.executor.request import Request
 from enginewright.executor.sampling import Guided, TokenParams
 from enginewright.executor.speculative import Drafter
+from tests.executor.drafters import KnowingDrafter
 from tests.executor.harness import Harness, make_limits
 from tests.support.byte_tokenizer import EOS, write_tokenizer
 from tests.support.fake_session import expected_tokens, next_token
@@ -39,29 +40,6 @@ class DraftingHarness(Harness):
             ExecutorConfig(draft_tokens=most, **config),  # type: ignore[arg-type]
             drafter=self.drafter,
         )
-
-
-class KnowingDrafter(NgramDrafter):
-    name = "knowing"
-
-    def __init__(self, vocab_size: int, wrong: int) -> None:
-        super().__init__()
-        self._vocab_size = vocab_size
-        self._wrong = wrong
-        self._asked = 0
-
-    def propose(self, wanted: Mapping[int, tuple[Request, int]]) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
-        for number, (request, most) in wanted.items():
-            params, known = request.params, list(request.tokens)
-            for _ in range(most):
-                self._asked += 1
-                seed = params.seed if params.temperature > 0 else 0
-                penalised = request.prompt_tokens if params.repetition_penalty != 1 else 0
-                token = next_token(known, self._vocab_size, seed, penalised)
-                known.append(token if self._asked % self._wrong else (token + 1) % 101)
-            found[number] = known[-most:]
-        return found
 
 
 KINDS = [

@@ -8,6 +8,7 @@ import pytest
 
 from enginewright.executor.messages import Submit
 from enginewright.executor.sampling import TokenParams
+from enginewright.executor.waiting import MAX_PASSED
 from tests.executor.harness import Harness, make_limits
 
 
@@ -28,6 +29,28 @@ def test_lower_priority_numbers_run_first() -> None:
         harness.submit(name, [1, 2], TokenParams(max_tokens=2, priority=priority))
     harness.executor.fetch()
     assert order_of_ends(harness) == ["first", "b", "c", "late"]
+
+
+@pytest.mark.parametrize("policy", ["guaranteed_no_evict", "max_utilization"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_stream_of_urgent_requests_passes_a_low_class_a_bounded_number_of_times(
+    batch: int, policy: str
+) -> None:
+    harness = Harness(make_limits(max_batch_size=batch), max_queue=1000, capacity_policy=policy)
+    for number in range(120):
+        params = TokenParams(max_tokens=2)
+        harness.submit(f"u{number}", [number % 101, 1], params)
+        if number in (3, 4, 5):
+            params = TokenParams(max_tokens=2, priority=8 - number, tenant="low")
+            harness.submit(f"low{number}", [number, 2], params)
+    harness.executor.fetch()
+    ended = order_of_ends(harness)
+    # The first to have come of all lower classes is the next: each after at most MAX_PASSED others.
+    places = [ended.index(f"low{number}") for number in (3, 4, 5)]
+    assert places == sorted(places)
+    for count, place in enumerate(places, 1):
+        assert (MAX_PASSED - 1) * count < place + batch
+        assert place < (MAX_PASSED + 1) * count + batch
 
 
 def test_a_heavy_tenant_does_not_starve_a_light_one() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from enginewright.executor.sampling import TokenParams
+from enginewright.executor.sampling import SamplingParams, TokenParams
 from tests.executor.harness import Harness, make_limits
 from tests.support.fake_session import expected_tokens
 
@@ -134,3 +134,33 @@ def test_copies_of_one_prompt_are_computed_once(overlap: bool) -> None:
     assert computed(harness) <= 20 + 5 * 4
     for number in range(6):
         assert harness.tokens(str(number)) == expected_tokens(SHARED, params, harness.limits)[0]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("policy", ["guaranteed_no_evict", "max_utilization"])
+def test_n_answers_share_the_prompts_blocks_and_copy_the_one_they_write(
+    policy: str, overlap: bool
+) -> None:
+    """A prompt of 5 full blocks and a half: the half is copied, and each answer writes its own."""
+    limits = make_limits(block_tokens=4, max_batch_size=8)
+    harness = Harness(limits, overlap=overlap, capacity_policy=policy)
+    prompt = [*SHARED, 77, 78]
+    wanted = SamplingParams(n=4, max_tokens=7, temperature=0.9, seed=3)
+    for index in range(4):
+        harness.submit(str(index), prompt, wanted.resolve(index=index))
+    running = harness.executor.scheduler.running
+    while len(running) < 4 or any(one.new_tokens < 3 for one in running.values()):
+        harness.step()
+    tables = [one.blocks for one in running.values()]
+    assert all(table[:5] == tables[0][:5] for table in tables)
+    own = [block for table in tables for block in table[5:]]
+    assert len(set(own)) == len(own)
+    gauges = harness.executor.scheduler.report.gauges()
+    assert gauges["used_blocks"] == 5 + len(own)
+    assert harness.session.copies == 3
+    harness.run()
+    assert computed(harness) == 22 + 3  # all of it once, and its last token for the other three
+    for index in range(4):
+        params = wanted.resolve(index=index)
+        assert harness.tokens(str(index)) == expected_tokens(prompt, params, limits)[0]
+    assert len({tuple(harness.tokens(str(index))) for index in range(4)}) == 4

@@ -99,3 +99,16 @@ def test_a_pool_is_closed_twice_without_harm() -> None:
 def test_memory_that_the_system_does_not_have_is_refused(blocks: int) -> None:
     with pytest.raises(OutOfMemoryError, match=rf"refused {blocks * BLOCK} bytes for {blocks} KV"):
         KvPool(make_kv(), blocks)
+
+
+def test_blocks_are_read_and_written_whole() -> None:
+    pool = KvPool(make_kv(4096), 3)
+    data = bytes(range(256)) * 16
+    pool.write(1, data)
+    assert [pool.read(block) for block in range(3)] == [bytes(4096), data, bytes(4096)]
+    with pytest.raises(ValueError, match="4095 bytes for a block of 4096"):
+        pool.write(0, bytes(4095))
+    for block in (-1, 3):
+        with pytest.raises(IndexError):
+            pool.read(block)
+    pool.close()

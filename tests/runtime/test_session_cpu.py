@@ -105,6 +105,47 @@ def test_there_must_be_a_sampled_step_to_wait_for(session: CpuSession) -> None:
     assert session.wait().step_seconds > 0
 
 
+def test_logits_that_the_host_samples_give_the_bits_of_the_step(session: CpuSession) -> None:
+    ids = random_ids(SPEC, 20)
+    batch = make_batch([ids], [0], [[0]], list(range(20)))
+    sampling = make_sampling(
+        20,
+        temperature=[0, 0.8] * 10,
+        top_k=[0, 5, 0, 0] * 5,
+        seeds=list(range(20)),
+        positions=list(range(1, 21)),
+        num_logprobs=[-1, -1, 3, 0] * 5,
+        bias_starts=np.array([0] * 20 + [1], np.int32),
+        bias_ids=np.array([7], np.int32),
+        bias_values=np.array([-np.inf], np.float32),
+    )
+    session.launch(batch)
+    session.sample(sampling)
+    expected = session.wait()
+    session.launch(batch)
+    session.sample(None)
+    logits = session.wait().logits
+    assert logits is not None
+    np.testing.assert_array_equal(logits, session.logits(batch))
+    found = session.sample_logits(logits, sampling)
+    for name in ("tokens", "logprobs", "top_ids", "top_logprobs"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    logits[:, 11] = 1e9
+    assert (session.sample_logits(logits, sampling).tokens == 11).all()
+    logits[3] = -np.inf
+    assert session.sample_logits(logits, sampling).tokens[3] == -1
+
+
+def test_logits_are_not_sampled_while_a_step_is_in_flight(session: CpuSession) -> None:
+    logits = np.zeros((1, session.limits.vocab_size), np.float32)
+    session.launch(make_batch([[1, 2, 3]], [0], [[0]], [2]))
+    with pytest.raises(StepFailedError, match="while a step is in flight"):
+        session.sample_logits(logits, make_sampling(1))
+    session.sample(make_sampling(1))
+    session.wait()
+    assert session.sample_logits(logits, make_sampling(1)).tokens.tolist() == [0]
+
+
 def test_a_copied_block_serves_another_sequence(session: CpuSession) -> None:
     ids = random_ids(SPEC, 33)
     expected = session.logits(make_batch([ids], [0], [[3, 4]], [32]))

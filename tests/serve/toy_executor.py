@@ -34,7 +34,7 @@ class ToySession:
         last = batch.token_ids[batch.logit_rows]
         self._tokens = ((last + 1) % VOCAB_SIZE).astype(np.int32)
 
-    def sample(self, sampling: Sampling) -> None:
+    def sample(self, sampling: Sampling | None) -> None:
         pass
 
     def wait(self) -> StepResult:
@@ -48,10 +48,19 @@ class ToySession:
             step_seconds=STEP_SECONDS,
         )
 
+    def sample_logits(self, logits: Float32Array, sampling: Sampling) -> StepResult:
+        raise NotImplementedError
+
     def logits(self, batch: Batch) -> Float32Array:
         raise NotImplementedError
 
     def copy_block(self, source: int, target: int) -> None:
+        raise NotImplementedError
+
+    def read_block(self, block: int) -> bytes:
+        raise NotImplementedError
+
+    def write_block(self, block: int, data: bytes) -> None:
         raise NotImplementedError
 
     def close(self) -> None:

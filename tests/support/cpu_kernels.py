@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from ctypes import c_int32, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from enginewright.builder.network import Weight
+from enginewright.builder.targets.cpu import toolchain
 from enginewright.builder.targets.cpu.isa import IsaLevel
 from enginewright.builder.targets.cpu.pack import pack, plan_panels
 from enginewright.builder.targets.cpu.toolchain import compile_engine
@@ -20,6 +22,9 @@ from enginewright.runtime.session import Sampling
 from enginewright.runtime.session_cpu import _sampling_struct  # pyright: ignore[reportPrivateUsage]
 
 Float32 = npt.NDArray[np.float32]
+
+# What test_sanitizers.py adds to every engine that tests compile.
+toolchain.COMMON_FLAGS += tuple(os.environ.get("ENGINEWRIGHT_TEST_CFLAGS", "").split())
 
 SOURCES = Path(__file__).parent / "kernels"
 GROUP, ROTATION = 128, 64  # as kernels/kernels.c has them

@@ -26,7 +26,8 @@ class FakeSession:
         slots = limits.num_blocks * limits.block_tokens
         self._tokens = np.full(slots, -1, np.int64)
         self._positions = np.full(slots, -1, np.int64)
-        self._flights: deque[tuple[Batch, Sampling | None]] = deque()
+        self._flights: deque[tuple[Batch, Sampling | None, bool]] = deque()
+        self._unsampled: tuple[Batch, list[list[int]]]  # the step whose logits were given
         self.fail_next: str | None = None
         self.batches: list[Batch] = []
         self.samplings: list[Sampling] = []
@@ -38,23 +39,42 @@ class FakeSession:
         self._maybe_fail("launch")
         assert len(self._flights) < 2, "two steps are in flight"
         self.batches.append(batch)
-        self._flights.append((batch, None))
+        self._flights.append((batch, None, False))
 
-    def sample(self, sampling: Sampling) -> None:
+    def sample(self, sampling: Sampling | None) -> None:
         self._maybe_fail("sample")
-        self.samplings.append(sampling)
-        self._flights[-1] = (self._flights[-1][0], sampling)
+        if sampling is not None:
+            self.samplings.append(sampling)
+        self._flights[-1] = (self._flights[-1][0], sampling, True)
 
     def wait(self) -> StepResult:
-        batch, sampling = self._flights[0]
-        assert sampling is not None, "the step was never sampled"
+        batch, sampling, is_sampled = self._flights[0]
+        assert is_sampled, "the step was never sampled"
         self._flights.popleft()
         sequences = self._write(batch)
         self._last_tokens = np.zeros(len(batch.logit_rows), np.int32)
         self._maybe_fail("wait")
+        if sampling is None:
+            self._unsampled = (batch, sequences)
+            return self._unsampled_result(batch)
         result = self._sample(batch, sampling, sequences)
         self._last_tokens = result.tokens
         return result
+
+    def sample_logits(self, logits: Float32Array, sampling: Sampling) -> StepResult:
+        """Rows that nobody has changed are as ever; in others the highest logit wins."""
+        assert not self._flights, "a step is in flight"
+        self._maybe_fail("sample_logits")
+        result = self._sample(self._unsampled[0], sampling, self._unsampled[1])
+        for row in np.flatnonzero(logits.any(axis=1)):
+            result.tokens[row] = -1 if np.isneginf(logits[row]).all() else logits[row].argmax()
+        return result
+
+    def _unsampled_result(self, batch: Batch) -> StepResult:
+        rows = len(batch.logit_rows)
+        ints, floats = np.zeros((rows, 0), np.int32), np.zeros((rows, 0), np.float32)
+        logits = np.zeros((rows, self.limits.vocab_size), np.float32)
+        return StepResult(ints[:, :1], floats[:, :1], ints, floats, 0.0, logits=logits)
 
     def logits(self, batch: Batch) -> Float32Array:
         raise NotImplementedError
@@ -65,6 +85,16 @@ class FakeSession:
         for array in (self._tokens, self._positions):
             array[target * size : (target + 1) * size] = array[source * size : (source + 1) * size]
         self.copies += 1
+
+    def read_block(self, block: int) -> bytes:
+        size = self.limits.block_tokens
+        where = slice(block * size, (block + 1) * size)
+        return self._tokens[where].tobytes() + self._positions[where].tobytes()
+
+    def write_block(self, block: int, data: bytes) -> None:
+        size = self.limits.block_tokens
+        where = slice(block * size, (block + 1) * size)
+        self._tokens[where], self._positions[where] = np.frombuffer(data, np.int64).reshape(2, size)
 
     def close(self) -> None:
         self.closed = True
@@ -178,15 +208,31 @@ def expected_tokens(
     most = min(params.max_tokens or room, room)
     answer: list[int] = []
     while True:
+        sequence = [*prompt, *answer]
         token = next_token(
-            [*prompt, *answer],
+            sequence,
             limits.vocab_size,
             params.seed if params.temperature > 0 else 0,
             len(prompt) if penalties or params.frequency_penalty != 0 else 0,
-            stops if len(answer) < params.min_tokens else frozenset(),
+            banned(sequence, params) | (stops if len(answer) < params.min_tokens else set()),
         )
         answer.append(token)
         if token in stops:
             return answer, "stop"
         if len(answer) == most:
             return answer, "length"
+
+
+def banned(sequence: Sequence[int], params: TokenParams) -> set[int]:
+    """Return what bad words and n-grams forbid after a sequence, looked up the slow way."""
+    found: set[int] = set()
+    for word in params.bad_words:
+        if list(word[:-1]) == list(sequence[len(sequence) - len(word) + 1 :]):
+            found.add(word[-1])
+    size = params.no_repeat_ngram_size
+    if 0 < size <= len(sequence):
+        last = list(sequence[len(sequence) - size + 1 :])
+        for start in range(len(sequence) - size + 1):
+            if list(sequence[start : start + size - 1]) == last:
+                found.add(sequence[start + size - 1])
+    return found

@@ -14,8 +14,8 @@ class Enginewright(Peer):
     """Runs in this environment; engines are kept until the code that builds them changes."""
 
     name = "enginewright"
-    formats = ("int8", "bf16")
-    quick_formats = ("int8",)
+    formats = ("int8", "int4", "bf16")
+    quick_formats = ("int8", "int4")
     paths = ("executor", "session")
     worker = "enginewright_worker"
 
