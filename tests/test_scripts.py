@@ -34,6 +34,12 @@ def test_ci_runs_the_two_scripts_and_nothing_else() -> None:
     assert commands == ["scripts/check", "scripts/test"]
 
 
+UNPINNED = {
+    "enginewright",  # an extra that takes in another of our own
+    "tensorrt-cu13",  # fetches its library from NVIDIA's own index: nothing here installs it
+}
+
+
 def test_every_dependency_is_pinned() -> None:
     pinned = {
         line.split("==")[0].lower().replace("_", "-")
@@ -46,4 +52,6 @@ def test_every_dependency_is_pinned() -> None:
         wanted += extra
     for requirement in wanted:
         name = re.split(r"[\[<>=;~! ]", requirement)[0].lower().replace("_", "-")
+        if name in UNPINNED:
+            continue
         assert name in pinned, f"{name} is missing from constraints.txt"

@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ....runtime import machine
 from ....runtime.artifact import ENGINE_FILE, WEIGHTS_FILE, Engine
 from ....runtime.cuda_contract import CONTRACT_VERSION
@@ -19,6 +21,7 @@ from ...progress import Progress
 from ..base import TargetResult
 from .compile import compile_plan
 from .facts import engine_facts, kv_facts
+from .kernels import INSTALL, session_kernels
 from .library import LibraryName, check_capabilities, check_options, load_library
 
 _MOST_BF16_PARAMETERS = 5_000_000  # numpy multiplies bf16 element by element
@@ -72,7 +75,10 @@ class TensorRTTarget:
         facts = engine_facts(network, config, library)
         with progress.phase("compile"):
             plan = compile_plan(library, model, facts.profiles, config, folder / ENGINE_FILE)
-        files = {ENGINE_FILE: "engine"}
+        with progress.phase("kernels"):
+            kernels = session_kernels(facts, config.kv_format, folder)
+        facts = msgspec.structs.replace(facts, kernels=tuple(kernels))
+        files = {ENGINE_FILE: "engine"} | {kernel.file: "engine" for kernel in kernels}
         if config.gpu.strip_plan:
             files |= {MODEL_FILE: "engine", WEIGHTS_FILE: "weights"}
         return TargetResult(
@@ -103,8 +109,8 @@ def _notes(facts: TensorRTFacts) -> list[str]:
     ]
     if not facts.kernels:
         notes.append(
-            "the engine holds no GPU kernels for sampling and KV writing, so no GPU can serve it "
-            "yet"
+            "the engine holds no GPU kernels for sampling and KV writing, so no GPU can serve it: "
+            f"they are compiled by the Python package triton, which is missing; {INSTALL}"
         )
     return notes
 
