@@ -199,7 +199,8 @@ static size_t ew_layout(ew_engine *e, const ew_options *o, uint8_t *memory) {
     e->column_rows = threads * EW_COLUMN_ROWS > batch ? threads * EW_COLUMN_ROWS : batch;
     e->tile_bytes = ew_round((size_t)EW_LOCAL_BYTES * EW_TILE);
     e->logits_stride = vocab * 4;
-#define EW_TAKE(field, type, count) (e->field = (type *)(memory + at), at += ew_round((count) * sizeof(type)))
+#define EW_AT(type) ((type *)((uintptr_t)memory + at)) /* `memory` may be null: only sizes are asked for then */
+#define EW_TAKE(field, type, count) (e->field = EW_AT(type), at += ew_round((count) * sizeof(type)))
     EW_TAKE(stream, uint8_t, (size_t)EW_STREAM_BYTES * tokens);
     EW_TAKE(shared, uint8_t, (size_t)EW_LOCAL_BYTES * e->column_rows);
     EW_TAKE(tiles, uint8_t, e->tile_bytes * threads);
@@ -225,11 +226,12 @@ static size_t ew_layout(ew_engine *e, const ew_options *o, uint8_t *memory) {
         uint8_t *part[3];
         const size_t bytes[3] = {vocab * 4, vocab * 4, vocab * sizeof(ew_candidate)};
         for (int i = 0; i < 3; i++) {
-            part[i] = memory + at;
+            part[i] = EW_AT(uint8_t);
             at += ew_round(bytes[i]);
         }
         if (memory) e->samplers[t] = (ew_sample_scratch){(float *)part[0], (int32_t *)part[1], (ew_candidate *)part[2]};
     }
+#undef EW_AT
     return at;
 }
 
