@@ -67,34 +67,19 @@ EW_INLINE uint8_t *ew_kv_head(uint8_t *pool, size_t block_bytes, int block, int 
 }
 
 #if EW_KV == EW_KV_INT8
-
 /* int8 by one scale for the whole vector, with zeros behind it; returns the scale. Runs of `turn` are rotated
  * first, unscaled. A vector that is not finite gets a scale of NaN. */
 EW_INLINE float ew_quantize_head(const int turn, const float *x, int8_t *q, int32_t *sum) {
     float padded[EW_HEAD_ROUND] EW_ALIGNED;
-    vf v[EW_HEAD_ROUND / EW_LANES], most = vf_zero(), check = vf_zero();
+    vf v[EW_HEAD_ROUND / EW_LANES];
     memcpy(padded, x, EW_HEAD_DIM * 4);
     memset(padded + EW_HEAD_DIM, 0, (EW_HEAD_ROUND - EW_HEAD_DIM) * 4);
     EW_UNROLL
     for (int i = 0; i < EW_HEAD_ROUND / EW_LANES; i++) v[i] = vf_load(padded + i * EW_LANES);
     if (turn > 1)
         for (int i = 0; i < EW_HEAD_ROUND / EW_LANES; i += EW_ROTATED / EW_LANES) ew_hadamard(v + i, turn);
-    EW_UNROLL
-    for (int i = 0; i < EW_HEAD_ROUND / EW_LANES; i++) {
-        most = vf_max(most, vf_abs(v[i]));
-        check += v[i] * 0.0f;
-    }
-    const float high = vf_maximum(most), broken = vf_sum(check);
-    const int finite = broken == broken;
-    const float inverse = high > 0 && finite ? 127.0f / high : 0.0f;
-    vi total = vi_set1(0);
-    EW_UNROLL
-    for (int i = 0; i < EW_HEAD_ROUND / EW_LANES; i++) {
-        vi rounded = vi_from_vf(finite ? v[i] * inverse : vf_zero());
-        total += rounded;
-        vi_store_bytes(q + i * EW_LANES, rounded);
-    }
-    if (sum) *sum = vi_sum(total);
+    float broken;
+    const float high = ew_round_int8(EW_HEAD_ROUND / EW_LANES, v, q, sum, &broken);
     return high / 127.0f + broken;
 }
 #endif
@@ -102,15 +87,16 @@ EW_INLINE float ew_quantize_head(const int turn, const float *x, int8_t *q, int3
 EW_INLINE void ew_kv_write_head(uint8_t *head, int slot, const float *key, const float *value) {
 #if EW_KV == EW_KV_INT8
     int8_t q[EW_HEAD_ROUND] EW_ALIGNED;
+    int32_t sum; /* of use for queries alone */
     uint8_t *values = head + EW_KEY_BYTES, *row = values + (size_t)(slot / 4) * EW_VALUE_DIM * 4 + slot % 4;
-    ((float *)(head + EW_KEY_DIM * EW_BLOCK))[slot] = ew_quantize_head(EW_HEAD_TURN, key, q, 0);
+    ((float *)(head + EW_KEY_DIM * EW_BLOCK))[slot] = ew_quantize_head(EW_HEAD_TURN, key, q, &sum);
     for (int i = 0; i < EW_KEY_DIM; i += 4) {
         uint32_t four;
         memcpy(&four, q + i, 4);
         if (EW_OFFSET) four ^= 0x80808080u;
         memcpy(head + (size_t)i * EW_BLOCK + slot * 4, &four, 4);
     }
-    ((float *)(values + EW_BLOCK * EW_VALUE_DIM))[slot] = ew_quantize_head(1, value, q, 0);
+    ((float *)(values + EW_BLOCK * EW_VALUE_DIM))[slot] = ew_quantize_head(1, value, q, &sum);
     for (int i = 0; i < EW_VALUE_DIM; i++) row[i * 4] = (uint8_t)q[i];
 #elif EW_KV == EW_KV_BF16
     uint16_t *keys = (uint16_t *)head, *row = (uint16_t *)(head + EW_KEY_BYTES) + (size_t)slot * EW_VALUE_DIM;

@@ -65,7 +65,6 @@ typedef uint32_t vu __attribute__((vector_size(EW_LANES * 4)));
 typedef int8_t vb __attribute__((vector_size(EW_LANES * 4)));
 typedef int8_t vq __attribute__((vector_size(EW_LANES))); /* EW_LANES bytes */
 typedef uint16_t vh __attribute__((vector_size(EW_LANES * 2)));
-typedef int8_t vp __attribute__((vector_size(EW_LANES * 2))); /* EW_LANES pairs of bytes */
 typedef int16_t vw __attribute__((vector_size(EW_LANES * 4))); /* EW_LANES pairs of 16-bit integers */
 
 EW_INLINE vf vf_load(const float *p) { vf v; memcpy(&v, p, sizeof v); return v; }
@@ -83,7 +82,6 @@ EW_INLINE vf vf_abs(vf v) { return vf_bits(vi_bits(v) & 0x7fffffff); }
 EW_INLINE vf vf_select(vi mask, vf a, vf b) { return vf_bits((vi_bits(a) & mask) | (vi_bits(b) & ~mask)); }
 EW_INLINE vi vi_select(vi mask, vi a, vi b) { return (a & mask) | (b & ~mask); }
 EW_INLINE vf vf_from_vi(vi v) { return __builtin_convertvector(v, vf); }
-EW_INLINE vf vf_from_bytes(const int8_t *p) { vq v; memcpy(&v, p, sizeof v); return __builtin_convertvector(v, vf); }
 EW_INLINE vf vf_from_bf16(const uint16_t *p) {
     vh v;
     memcpy(&v, p, sizeof v);
@@ -107,8 +105,6 @@ EW_INLINE float ew_bf16_to_f32(uint16_t h) { uint32_t u = (uint32_t)h << 16; flo
 /* round to nearest, ties to even; inputs are finite */
 EW_INLINE uint16_t ew_f32_to_bf16(float f) { uint32_t u; memcpy(&u, &f, 4); return (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16); }
 EW_INLINE vb vb_set1(const void *p) { int32_t x; memcpy(&x, p, 4); return (vb)vi_set1(x); }
-EW_INLINE vw vw_set1(const void *p) { int32_t x; memcpy(&x, p, 4); return (vw)vi_set1(x); }
-EW_INLINE vw vw_from_bytes(const void *p) { vp v; memcpy(&v, p, sizeof v); return __builtin_convertvector(v, vw); }
 EW_INLINE float ew_absf(float x) { return x < 0 ? -x : x; }
 
 #if defined(EW_ISA_AVX512)
@@ -118,8 +114,6 @@ EW_INLINE vf vf_max(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b)
 EW_INLINE vf vf_round(vf a) { return (vf)_mm512_roundscale_ps((__m512)a, 8); }
 EW_INLINE vi vi_from_vf(vf a) { return (vi)_mm512_cvtps_epi32((__m512)a); }
 EW_INLINE vi vi_dot(vi c, vb w, vb a) { return (vi)_mm512_dpbusd_epi32((__m512i)c, (__m512i)w, (__m512i)a); }
-EW_INLINE vi vi_dot16(vi c, vw a, vw b) { return (vi)_mm512_dpwssd_epi32((__m512i)c, (__m512i)a, (__m512i)b); }
-EW_INLINE void vi_store_shorts(int16_t *p, vi v) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16((__m512i)v)); }
 EW_INLINE void vi_store_bytes(int8_t *p, vi v) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)v)); }
 EW_INLINE vi vf_gt(vf a, vf b) { return (vi)_mm512_movm_epi32(_mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ)); }
 EW_INLINE int vi_any(vi m) { return _mm512_movepi32_mask((__m512i)m) != 0; }
@@ -141,7 +135,6 @@ EW_INLINE vi vi_dot(vi c, vb w, vb a) {
     return c + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 #endif
-EW_INLINE vi vi_dot16(vi c, vw a, vw b) { return c + (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b); }
 EW_INLINE int vi_any(vi m) { return _mm256_movemask_ps((__m256)m) != 0; }
 EW_INLINE void ew_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 EW_INLINE void ew_pause(void) { _mm_pause(); }
@@ -163,6 +156,7 @@ EW_INLINE vf vf_round(vf a) { const float magic = 12582912.0f; return (a + magic
 EW_INLINE vi vi_from_vf(vf a) { return __builtin_convertvector(vf_round(a), vi); }
 EW_INLINE void ew_pause(void) { __asm__ volatile("" ::: "memory"); }
 #endif
+#if !defined(EW_ISA_NEON)
 /* sums of two neighbouring products */
 #if defined(__SSE2__)
 EW_INLINE vi vi_dot16(vi c, vw a, vw b) { return c + (vi)_mm_madd_epi16((__m128i)a, (__m128i)b); }
@@ -172,7 +166,6 @@ EW_INLINE vi vi_dot16(vi c, vw a, vw b) {
     return c + ((x << 16) >> 16) * ((y << 16) >> 16) + (x >> 16) * (y >> 16);
 }
 #endif
-#if !defined(EW_ISA_NEON)
 /* even and odd bytes apart, widened to 16 bits */
 EW_INLINE vi vi_dot(vi c, vb w, vb a) {
     vw x = (vw)w, y = (vw)a;
@@ -189,11 +182,6 @@ EW_INLINE void ew_prefetch(const void *p) { __builtin_prefetch(p); }
 #endif
 
 #if !defined(EW_ISA_AVX512) /* which has instructions for these */
-EW_INLINE void vi_store_shorts(int16_t *p, vi v) {
-    typedef int16_t vs __attribute__((vector_size(EW_LANES * 2)));
-    vs q = __builtin_convertvector(v, vs);
-    memcpy(p, &q, sizeof q);
-}
 EW_INLINE void vi_store_bytes(int8_t *p, vi v) {
     vq q = __builtin_convertvector(v, vq);
     memcpy(p, &q, sizeof q);

@@ -30,6 +30,32 @@ EW_NOINLINE __attribute__((unused)) void ew_rms_norm(const uint8_t *x, size_t x_
     for (int r = first; r < last; r++) ew_rms_norm_row(EW_ROW(const float, x, x_stride, r), EW_ROW(float, y, y_stride, r), weight, n, width, eps);
 }
 
+/* int8 by one inverse, 127 over the largest of `vectors` vectors, which is returned; `sum` is that of the bytes. With
+ * a NaN or an infinity among them `broken` is NaN and the bytes are zeros; else it is 0. */
+EW_INLINE float ew_round_int8(const int vectors, const vf *v, int8_t *q, int32_t *sum, float *broken) {
+    vf most = vf_zero(), check = vf_zero();
+    EW_UNROLL
+    for (int i = 0; i < vectors; i++) {
+        most = vf_max(most, vf_abs(v[i]));
+        check += v[i] * 0.0f;
+    }
+    const float high = vf_maximum(most), inverse = high > 0 ? 127.0f / high : 0.0f;
+    vi total = vi_set1(0);
+    EW_UNROLL
+    for (int i = 0; i < vectors; i++) {
+        vi rounded = vi_from_vf(v[i] * inverse);
+        total += rounded;
+        vi_store_bytes(q + i * EW_LANES, rounded);
+    }
+    *sum = vi_sum(total);
+    *broken = vf_sum(check);
+    if (*broken != *broken) { /* whatever a conversion makes of a NaN */
+        memset(q, 0, (size_t)vectors * EW_LANES);
+        *sum = 0;
+    }
+    return high;
+}
+
 /* int8 in groups: each is rotated if the weights are, scale = max|x| / 127, q = round(x / scale); product.h has
  * the row's layout. `k` is padded to whole groups, `n` floats are there. A group that holds a NaN or an infinity
  * gets a scale of NaN, so that a broken row shows in its own logits instead of turning into finite nonsense. */
@@ -37,7 +63,6 @@ EW_INLINE void ew_quantize_row(const int group, const int rotation, const float 
     const int groups = k / group;
     for (int g = 0; g < groups; g++) {
         vf turned[EW_MAX_GROUP / EW_LANES]; /* as many as the group has are used */
-        vf most = vf_zero(), check = vf_zero();
         const float *from = x + g * group;
         float padded[EW_MAX_GROUP] EW_ALIGNED;
         if ((g + 1) * group > n) {
@@ -50,29 +75,11 @@ EW_INLINE void ew_quantize_row(const int group, const int rotation, const float 
         if (rotation)
             EW_UNROLL
             for (int i = 0; i < group / EW_LANES; i += EW_ROTATED / EW_LANES) ew_hadamard(turned + i, rotation);
-        EW_UNROLL
-        for (int i = 0; i < group / EW_LANES; i++) {
-            most = vf_max(most, vf_abs(turned[i]));
-            check += turned[i] * 0.0f;
-        }
-        const float high = vf_maximum(most), broken = vf_sum(check);
-        const int finite = broken == broken;
-        const float inverse = high > 0 ? 127.0f / high : 0.0f;
+        int32_t total;
+        float broken;
+        const float high = ew_round_int8(group / EW_LANES, turned, (int8_t *)y + g * group, &total, &broken);
         const float scale = (rotation ? high * EW_UNTURN : high) / 127.0f + broken;
-        int8_t *q = (int8_t *)y + g * group;
-        vi sum = vi_set1(0);
-        EW_UNROLL
-        for (int i = 0; i < group / EW_LANES; i++) {
-            vi rounded = vi_from_vf(turned[i] * inverse);
-            sum += rounded;
-            vi_store_bytes(q + i * EW_LANES, rounded);
-        }
         memcpy(y + k + 4 * g, &scale, 4);
-        int32_t total = vi_sum(sum);
-        if (!finite) { /* whatever a conversion makes of a NaN */
-            memset(q, 0, (size_t)group);
-            total = 0;
-        }
         const int32_t offset = -EW_OFFSET * total;
         const float scaled = (float)total * scale;
         if (rotation) memcpy(y + k + 4 * (groups + g), &offset, 4);
