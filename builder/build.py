@@ -188,7 +188,7 @@ def _manifest(
 
 
 def _quantization(config: BuildConfig, network: Network) -> Quantization:
-    groups = {node.attrs["group"] for node in network.nodes if node.op == "quantize"}
+    groups = {node.attrs["group"] for node in network.nodes if "group" in node.attrs}
     return Quantization(
         weights=config.weights,
         head="none" if config.embeds else config.head_format,

@@ -13,6 +13,7 @@
 typedef struct {
     void (*run)(ew_engine *, const ew_step *, const ew_span *, int iteration, int phase);
     int iteration, attention, joins;
+    int groups; /* not 0: falls away where the product before it rounds so many groups itself */
 } ew_stage;
 static const ew_stage ew_stages[EW_STAGES];
 static const int ew_phase_starts[EW_PHASES + 2]; /* the last two bound the stages of the wanted rows */
@@ -81,6 +82,10 @@ static void ew_run_columns(ew_engine *e, ew_step *p, int thread, int phase, int 
             ew_stages[i].run(e, p, &s, ew_stages[i].iteration, phase);
             ew_wait_count(&p->finished[phase], p->attention_items);
             ew_lap(e, thread, 0);
+            i++;
+            continue;
+        }
+        if (ew_stages[i].groups && ew_rounds_itself(ew_stages[i].groups, e->options.threads)) {
             i++;
             continue;
         }
@@ -208,6 +213,7 @@ static size_t ew_layout(ew_engine *e, const ew_options *o, uint8_t *memory) {
     EW_TAKE(best, ew_best, threads * batch);
     EW_TAKE(attention, ew_attention_scratch, threads);
     EW_TAKE(samplers, ew_sample_scratch, threads);
+    EW_TAKE(groups, float, threads * EW_TILE * EW_MAX_GROUP);
     EW_TAKE(states, _Atomic uint64_t, threads * EW_ALL_STAGES);
     EW_TAKE(left, ew_flag, threads);
     EW_TAKE(threads, pthread_t, threads);

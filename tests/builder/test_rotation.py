@@ -12,7 +12,7 @@ from enginewright.builder.quantize.rotation import BLOCK, block_of, rotate
 def test_products_stay_as_they_are(block: int, columns: int) -> None:
     generator = np.random.default_rng(columns)
     a, b = (generator.standard_normal((n, columns)).astype(np.float32) for n in (5, 7))
-    np.testing.assert_allclose(rotate(a, block) @ rotate(b, block).T, a @ b.T, atol=2e-5)
+    np.testing.assert_allclose(rotate(a, block) @ rotate(b, block).T, a @ b.T, atol=1e-4)
     back = rotate(rotate(a, block), block)
     assert back.shape[1] == -(-columns // block) * block
     np.testing.assert_allclose(back[:, :columns], a, atol=1e-6)

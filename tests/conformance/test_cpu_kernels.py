@@ -188,6 +188,38 @@ def test_rms_norm(kernels: Kernels, rows: int, runs: int, width: int) -> None:
 
 
 @few_examples
+@given(rows=st.integers(1, 5), n=st.integers(1, 100))
+def test_a_norm_that_rounds_has_the_bits_of_a_norm_and_a_rounding(
+    kernels: Kernels, rows: int, n: int
+) -> None:
+    n *= 4
+    x, weight = random(rows, n), random(n, seed=1)
+    normed = np.empty_like(x)
+    row = c_void_p(address(weight)), c_int32(n), c_int32(n), c_float(1e-5)
+    kernels.row_op("rms_norm", x, normed, *row)
+    expected = kernels.quantize(normed)
+    found = np.full_like(expected, 0x5A)
+    k = -(-n // GROUP) * GROUP
+    facts = c_void_p(address(weight)), c_float(1e-5), c_int32(n), c_int32(k)
+    kernels.row_op("rms_norm_quantize", x, found, *facts)
+    np.testing.assert_array_equal(found, expected)
+
+
+@few_examples
+@given(rows=st.integers(1, 70), n=st.integers(1, 300), k=st.integers(1, 200), bias=st.booleans())
+def test_a_gated_product_that_rounds_has_the_bits_of_a_product_and_a_rounding(
+    kernels: Kernels, rows: int, n: int, k: int, bias: bool
+) -> None:
+    x, weight = random(rows, k), random(2 * n, k, seed=1)
+    offsets = random(2 * n, seed=2) if bias else None
+    gated = kernels.gemm(x, weight, "int8", swiglu=True, bias=offsets)[:, :n]
+    expected = kernels.quantize(np.ascontiguousarray(gated))
+    found = np.full_like(expected, 0x5A)
+    kernels.gemm(x, weight, "int8", swiglu=True, bias=offsets, rounded=found)
+    np.testing.assert_array_equal(found, expected)
+
+
+@few_examples
 @given(heads=st.integers(1, 4), half=st.integers(1, 40), rows=st.integers(1, 4))
 def test_rope(kernels: Kernels, heads: int, half: int, rows: int) -> None:
     x, table = random(rows, heads * 2 * half), random(9, 2 * half + 5, seed=1)

@@ -72,4 +72,5 @@ class KernelCall:
     name: str = ""  # for people: the op and, for a product, its sizes
     slot: int = 0  # of the profile
     starts_segment: bool = False  # attention: everything before it must have been done by everybody
+    groups: int = 0  # not 0: nothing is left to do where the product before rounds them itself
     barrier: str = ""  # "", "all" or "rows": what must be waited for before it

@@ -57,6 +57,7 @@ class Program:
     products: dict[str, PackedLayout]  # the kernels that are called, and a weight of each
     head: PackedLayout | None  # None: hidden states are the output
     quantizers: set[tuple[int, int]]  # group, rotation
+    rounding: dict[str, tuple[PackedLayout, int, int]]  # products that round: group, rotation
 
 
 def build_program(
@@ -114,6 +115,7 @@ def build_program(
         products=lowering.products,
         head=lowering.layout_of(head.inputs[1]) if head.op == "linear" else None,
         quantizers=lowering.quantizers,
+        rounding=lowering.rounding,
     )
 
 
