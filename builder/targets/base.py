@@ -18,6 +18,15 @@ Opener = Callable[..., Session]
 
 
 @dataclass(frozen=True, slots=True)
+class Reuse:
+    """What earlier builds have left, and what tells whether a build would make the same."""
+
+    source: Callable[[], str]  # which checkpoint is read: a hash of its files and its config
+    engine: Path | None  # what stands where the new engine goes; it is removed then
+    cache: Path | None  # folder for what builds leave for each other
+
+
+@dataclass(frozen=True, slots=True)
 class TargetResult:
     """What a target made: the files that it wrote into the folder, and the facts about them."""
 
@@ -34,6 +43,7 @@ class TargetResult:
     # runtime.session.open_session, or a sentence that says why there is none.
     opener: Opener | str | None = None
     scratch: Path | None = None  # folder of what the opener needs; removed after the self-check
+    recipes: dict[str, str] = field(default_factory=dict[str, str])  # as in the manifest
 
 
 class Target(Protocol):
@@ -49,12 +59,18 @@ class Target(Protocol):
         ...
 
     def compile(
-        self, network: Network, config: BuildConfig, folder: Path, progress: Progress
+        self,
+        network: Network,
+        config: BuildConfig,
+        folder: Path,
+        progress: Progress,
+        reuse: Reuse | None = None,
     ) -> TargetResult:
         """Write the engine's code and weights into `folder`.
 
         `network` has been through the passes; its weights are loaded one at a time. Phases are
         opened on `progress` (`with progress.phase("pack weights", total): progress.advance()`).
+        Without `reuse` everything is made anew.
         Raises BuildError when the compiler fails.
         """
         ...

@@ -73,6 +73,7 @@ def make_manifest() -> Manifest:
         ),
         tactics={"gemm": {"rows": 4}},
         files={name: FileFacts(sha256="0" * 64, bytes=4096) for name in FILES},
+        recipes={"rank0.weights": "1" * 64},
         source=Source(name="tiny", files={"model.gguf": "0" * 64}, parameters=2048, bytes=8192),
         quantization=Quantization(weights="int8", head="int8", activations="int8", kv="int8"),
         self_check=SelfCheckFigures(
