@@ -52,6 +52,8 @@ class Product(ctypes.Structure):
         ("last_panel", c_int32),
         ("tiles", c_int32),
         ("out_panel", c_int32),
+        ("block_rows", c_int32),
+        ("ahead", c_int32),
     )
 
 
@@ -83,6 +85,8 @@ class Kernels:
         panels: tuple[int, int] | None = None,
         guard: float = 0.0,
         rounded: npt.NDArray[np.uint8] | None = None,
+        block_rows: int | None = None,
+        ahead: bool = True,
     ) -> Float32:
         """Multiply as an engine does: packs the weight, quantizes rows for int8.
 
@@ -117,6 +121,8 @@ class Kernels:
             rows,
             first,
             last,
+            block_rows=block_rows or self.level.max_rows,
+            ahead=int(ahead),
         )
         kind = FORMATS.index(layout.format)
         if rounded is not None:

@@ -51,7 +51,7 @@ def _defines(program: Program) -> str:
         "EW_VOCAB": facts.row_size,
         "EW_KV": KV_KINDS[facts.kv_dtype],
         "EW_BLOCK_BYTES": "((size_t)EW_LAYERS * EW_KV_HEADS * EW_KV_HEAD_BYTES)",
-        "EW_TILE": facts.tile,
+        "EW_PRODUCTS": len(program.product_calls),
         "EW_PHASES": len(program.phases),
         "EW_STAGES": sum(len(_stages(s)) for phase in _all_phases(program) for s, _ in phase),
         "EW_STREAM_BYTES": program.stream_bytes,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ....runtime.dtypes import DType
 from ...network import ROWS, NetworkError, Node, Value, Weight
-from .calls import Buffer, KernelCall, Operand, Place, Split
+from .calls import Buffer, KernelCall, Operand, Place, Product, Split
 from .isa import IsaLevel
 from .pack import PackedLayout, plan_bias, plan_panels, plan_table
 
@@ -46,6 +46,7 @@ class Lowering:
         self.products: dict[str, PackedLayout] = {}  # by kernel_name; one that has the format
         self.quantizers: set[tuple[int, int]] = set()  # group, rotation
         self.rounding: dict[str, tuple[PackedLayout, int, int]] = {}  # products, group, rotation
+        self.product_calls: list[Product] = []
         self.by_columns: dict[Value, tuple[Operand, int]] = {}  # Q8: where a product rounds, groups
 
     def share(self, value: Value, with_value: Value) -> None:
@@ -200,12 +201,13 @@ class Lowering:
         self.products[kernel_name(layout)] = layout
         self.rounding[name] = layout, group, rotation
         unit = group // (self.level.panel // 2)
+        number = self._number(layout, "round")
         condition = f"ew_rounds_itself({groups}, s->parts)"
         fields += [".out = {y}", ".out_stride = {y_stride}"]
-        scratch = "e->groups + (size_t)s->thread * EW_TILE * EW_MAX_GROUP"
+        scratch = "e->groups + (size_t)s->thread * EW_GROUP_ROWS * EW_MAX_GROUP"
         product = (
             f"ew_product m = {{{{{', '.join(fields)}}}}}; "
-            f"ew_share(e, &m, s, {layout.panels}, {condition} ? {unit} : 1); "
+            f"ew_share(e, &m, s, {number}, {layout.panels}, {condition} ? {unit} : 1); "
             f"if ({condition}) ew_gemm_quantize_{name}(&m, {{q}}, {{q_stride}}, {k}, {scratch}); "
             f"else ew_gemm_swiglu_{kernel_name(layout)}(&m);"
         )
@@ -214,7 +216,7 @@ class Lowering:
             f"{sizes}, {_ROWS});"
         )
         writes = {"y": floats, "q": by_columns}
-        first = KernelCall(product, Split.COLUMNS, reads, writes, weights)
+        first = KernelCall(product, Split.COLUMNS, reads, writes, weights, product=number)
         second = KernelCall(quantize, Split.ROWS, {"x": floats}, {"y": rounded}, groups=groups)
         second.comment, second.name = f"round {node.output.name}", "quantize"
         return [_named(first, node), second]
@@ -256,8 +258,11 @@ class Lowering:
             reads["residual"] = residual
             fields += [".residual = {residual}", ".residual_stride = {residual_stride}"]
         kernel = kernel_name(layout)
+        kind = "head" if node is self.head else "swiglu" if swiglu else "store"
+        number = self._number(layout, kind)
         product = (
-            f"ew_product m = {{{{{', '.join(fields)}}}}}; ew_share(e, &m, s, {layout.panels}, 1);"
+            f"ew_product m = {{{{{', '.join(fields)}}}}}; "
+            f"ew_share(e, &m, s, {number}, {layout.panels}, 1);"
         )
         if node is self.head:
             y = self._leaving(node)
@@ -271,7 +276,13 @@ class Lowering:
                 y = self._output(node.output, Split.COLUMNS)
             self.products[kernel] = layout
             run = f"ew_gemm_{'swiglu_' if swiglu else ''}{kernel}(&m);"
-        return KernelCall(f"{product} {run}", Split.COLUMNS, reads, {"y": y}, weights)
+        code = f"{product} {run}"
+        return KernelCall(code, Split.COLUMNS, reads, {"y": y}, weights, product=number)
+
+    def _number(self, layout: PackedLayout, kind: str) -> int:
+        product = Product(kernel_name(layout), kind, layout.rows, layout.columns)
+        self.product_calls.append(product)
+        return len(self.product_calls) - 1
 
     def _ends_here(self, value: Value, node: Node) -> bool:
         """Whether `node` is the last reader of a value in the stream, and may write over it."""

@@ -1,5 +1,4 @@
 /* The kernel headers behind plain functions, so that tests can call one kernel at a time. */
-#define EW_TILE 32
 #include "rows.h"
 #include "sample.h"
 
@@ -24,6 +23,7 @@ EW_EXPORT void test_facts(int32_t *out) {
     out[0] = EW_LANES;
     out[1] = EW_PANEL;
     out[2] = EW_OFFSET;
+    out[3] = EW_MAX_ROWS;
 }
 EW_EXPORT void test_gemm(int format, int swiglu, const ew_product *m) {
     if (format == 0 && !swiglu) ew_gemm_f32(m);
@@ -36,7 +36,7 @@ EW_EXPORT void test_gemm(int format, int swiglu, const ew_product *m) {
     if (format == 3 && swiglu) ew_gemm_swiglu_q4(m);
 }
 EW_EXPORT void test_gemm_quantize(const ew_product *m, uint8_t *y, size_t y_stride, int k) {
-    static float scratch[EW_TILE * 128] EW_ALIGNED;
+    static float scratch[EW_GROUP_ROWS * 128] EW_ALIGNED;
     ew_gemm_quantize_q8_128_64(m, y, y_stride, k, scratch);
 }
 /* The id of each row's highest logit, or -1. */
