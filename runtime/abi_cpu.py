@@ -7,7 +7,7 @@ from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_v
 from pathlib import Path
 from typing import Any
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 
 
 class Options(Structure):
@@ -104,8 +104,10 @@ def load_library(path: Path) -> Any:
     library.ew_sample_logits.restype = c_int32
     library.ew_wait.argtypes = [c_void_p]
     library.ew_wait.restype = c_int32
-    library.ew_use_weights.argtypes = [c_void_p, c_void_p]
+    library.ew_use_weights.argtypes = [c_void_p, c_int32, c_void_p]
     library.ew_use_weights.restype = c_int32
+    library.ew_keep_thread.argtypes = [c_void_p, c_int32, POINTER(c_int32), c_int32]
+    library.ew_keep_thread.restype = c_int32
     library.ew_profile_slots.restype = c_int32
     library.ew_profile_name.argtypes = [c_int32]
     library.ew_profile_name.restype = c_char_p
