@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..runtime.errors import InputError
+from ..runtime.numa import NUMA_MODES, NumaMode
 from .chunks import ChunkPolicyName
 from .policies import PolicyName
 
@@ -16,6 +17,7 @@ class ExecutorConfig:
     """Options of one executor process; None leaves a choice to the engine and the machine."""
 
     threads: int | None = None  # CPU threads of the session
+    numa: NumaMode | None = None  # where a CPU engine's weights are, on several memory nodes
     kv_cache_memory: int | None = None  # bytes for KV blocks
     max_batch_size: int | None = None  # sequences in a step, at most the engine's
     max_num_tokens: int | None = None  # tokens in a step, at most the engine's
@@ -47,6 +49,8 @@ class ExecutorConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} is {value}, but it must be at least 1.")
+        if self.numa not in (None, *NUMA_MODES):
+            raise InputError(f"numa is {self.numa!r}; expected one of {', '.join(NUMA_MODES)}.")
         for name in ("itl_target_ms", "hang_timeout", "report_timeout"):
             value = getattr(self, name)
             if value is not None and value <= 0:

@@ -62,6 +62,7 @@ def open_engine_session(folder: Path, config: ExecutorConfig) -> OpenedEngine:
     session = open_session(
         engine,
         threads=config.threads,
+        numa=config.numa,
         kv_cache_memory=config.kv_cache_memory,
         max_batch_size=config.max_batch_size,
         max_num_tokens=config.max_num_tokens,
@@ -115,6 +116,7 @@ def open_drafter(config: ExecutorConfig, vocab_size: int) -> Drafter | None:
     session = open_session(
         engine,
         threads=config.threads,
+        numa=config.numa,
         max_batch_size=_at_most(config.max_batch_size, engine.manifest.limits.max_batch_size),
         max_num_tokens=_at_most(config.max_num_tokens, engine.manifest.limits.max_num_tokens),
     )

@@ -108,8 +108,10 @@ def load_library(path: Path) -> Any:
     library.ew_sample_logits.restype = c_int32
     library.ew_wait.argtypes = [c_void_p]
     library.ew_wait.restype = c_int32
-    library.ew_use_weights.argtypes = [c_void_p, c_void_p]
+    library.ew_use_weights.argtypes = [c_void_p, c_int32, c_void_p]
     library.ew_use_weights.restype = c_int32
+    library.ew_keep_thread.argtypes = [c_void_p, c_int32, POINTER(c_int32), c_int32]
+    library.ew_keep_thread.restype = c_int32
     library.ew_profile_slots.restype = c_int32
     library.ew_profile_name.argtypes = [c_int32]
     library.ew_profile_name.restype = c_char_p

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from collections.abc import Sequence
 
 from . import machine
 from .errors import OutOfMemoryError
 from .manifest import KvFacts, Limits
+from .numa import Node, interleave
 
 DEFAULT_SHARE = 0.3  # of the memory that is free when the pool is made
 _HUGE_PAGE = 2 << 20
@@ -37,10 +39,11 @@ def count_blocks(kv: KvFacts, limits: Limits, budget: int | None) -> int:
 class KvPool:
     """Anonymous memory for `num_blocks` blocks, in huge pages where the system gives them.
 
-    Pages are taken when they are first written, so an unused pool costs address space only.
+    Pages are taken when they are first written, so an unused pool costs address space only. They
+    are spread over `nodes` if there are several, since any thread may read any block.
     """
 
-    def __init__(self, kv: KvFacts, num_blocks: int) -> None:
+    def __init__(self, kv: KvFacts, num_blocks: int, nodes: Sequence[Node] = ()) -> None:
         self.block_bytes = kv.block_bytes
         self.num_blocks = num_blocks
         size = kv.block_bytes * num_blocks
@@ -59,6 +62,8 @@ class KvPool:
         self._anchor = ctypes.c_char.from_buffer(self._memory)
         start = ctypes.addressof(self._anchor)
         self.address = -(-start // _HUGE_PAGE) * _HUGE_PAGE
+        if len(nodes) > 1:  # refused, they lie where they are first written
+            interleave(self.address, size, nodes)
 
     def copy(self, source: int, target: int) -> None:
         """Copy one block, all layers of it, onto another."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from .control_groups import cpu_quota, memory_limits
 from .manifest import Needs
 
 _CPUINFO = Path("/proc/cpuinfo")
 _MEMINFO = Path("/proc/meminfo")
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +62,14 @@ def usable_cores() -> int:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:
         cores = os.cpu_count() or 1
-    try:
-        quota, period = (_CGROUP / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return cores
-    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
+    quota = cpu_quota()
+    return cores if quota is None else max(1, min(cores, int(quota)))
 
 
 def available_memory() -> int:
     """Return the bytes that can be taken now without swapping: the machine's or the group's."""
-    free = _meminfo("MemAvailable")
-    try:
-        limit = (_CGROUP / "memory.max").read_text().strip()
-        used = int((_CGROUP / "memory.current").read_text())
-    except (OSError, ValueError):
-        return free
-    return free if limit == "max" else max(0, min(free, int(limit) - used))
+    left = [limit - used for limit, used in memory_limits()]
+    return max(0, min([_meminfo("MemAvailable"), *left]))
 
 
 def _processor() -> tuple[frozenset[str], str]:
@@ -110,9 +102,4 @@ def _meminfo(field: str) -> int:
 
 
 def _memory_limit() -> int:
-    total = _meminfo("MemTotal")
-    try:
-        limit = (_CGROUP / "memory.max").read_text().strip()
-    except OSError:
-        return total
-    return total if limit == "max" else min(total, int(limit))
+    return min([_meminfo("MemTotal"), *(limit for limit, _ in memory_limits())])

@@ -161,14 +161,14 @@ def open_session(engine: Engine, **options: Any) -> Session:
     """Open the session that the engine's target asks for.
 
     Options: `threads`, `kv_cache_memory` (bytes), `max_batch_size`, `max_num_tokens`; None is the
-    default of each; a CPU engine also takes `own_threads` and `huge_pages`, and one for GPUs has
-    no use for threads.
+    default of each; a CPU engine also takes `own_threads`, `huge_pages` and `numa`, and one for
+    GPUs has no use for threads.
     Raises IncompatibleMachineError, OutOfMemoryError or EngineError.
     """
     if engine.manifest.target.tensorrt is not None:
         from .open_tensorrt import open_tensorrt_session
 
-        for name in ("threads", "own_threads", "huge_pages"):
+        for name in ("threads", "own_threads", "huge_pages", "numa"):
             options.pop(name, None)
         return open_tensorrt_session(engine, **options)
     from .session_cpu import CpuSession

@@ -22,6 +22,7 @@ from .errors import (
 )
 from .kv_pool import KvPool, count_blocks
 from .manifest import Limits
+from .numa import NumaMode, place
 from .session import Batch, Float32Array, Int32Array, Sampling, SessionLimits, StepResult
 from .tactics_cpu import read_tactics
 from .weights_map import WeightsMap
@@ -60,8 +61,13 @@ class CpuSession:
         max_num_tokens: int | None = None,
         huge_pages: bool | None = None,
         own_threads: bool = False,
+        numa: NumaMode | None = None,
     ) -> None:
-        """With `own_threads` the thread that waits leaves the work to `threads` others."""
+        """With `own_threads` the thread that waits leaves the work to `threads` others.
+
+        `numa` says where weights are kept on a machine with several memory nodes, as runtime.numa
+        does; threads that are kept on a node are the engine's own.
+        """
         self._engine: int | None = None
         manifest = engine.manifest
         lacks = machine.missing(manifest.target.needs)
@@ -98,10 +104,13 @@ class CpuSession:
                 f"the code of {engine.folder} has KV blocks of {self._library.ew_block_bytes()} "
                 f"bytes and its manifest says {manifest.kv.block_bytes}; build the engine again"
             )
+        weight_bytes = manifest.files[WEIGHTS_FILE].bytes
+        placement = place(numa, threads, weight_bytes)
         self._weights = WeightsMap(
-            engine.folder / WEIGHTS_FILE, manifest.files[WEIGHTS_FILE].bytes, huge_pages
+            engine.folder / WEIGHTS_FILE, weight_bytes, huge_pages, placement.copies
         )
-        self._weights_address = self._weights.address
+        self._addresses = list(self._weights.addresses)
+        caller_works = not own_threads and not placement.threads
         products, rows = self._library.ew_products(), self._library.ew_max_rows()
         tactics = read_tactics(manifest.tactics, products, rows)
         self.tactics_table = tactics.table()  # what changes here holds from the next step on
@@ -109,22 +118,28 @@ class CpuSession:
             threads,
             limits.max_num_tokens,
             batch,
-            int(not own_threads),
+            int(caller_works),
             tactics.tile_rows,
             tactics.column_rows,
             tactics.redundant_rows,
             self.tactics_table.ctypes.data,
         )
         working = self._library.ew_working_bytes(ctypes.byref(options))
-        self._pool = KvPool(manifest.kv, count_blocks(manifest.kv, limits, kv_cache_memory))
+        blocks = count_blocks(manifest.kv, limits, kv_cache_memory)
+        self._pool = KvPool(manifest.kv, blocks, placement.nodes)
         self._engine = self._library.ew_open(
-            ctypes.byref(options), self._weights_address, self._pool.address, None
+            ctypes.byref(options), self._addresses[0], self._pool.address, None
         )
         if not self._engine:
             raise OutOfMemoryError(
                 f"the system refused {working} bytes of working memory or {threads} threads; lower "
                 "--max-num-tokens, --max-batch-size or --threads"
             )
+        self._copy_of = [0] * threads  # which copy of the weights a thread reads
+        for thread, (node, copy) in enumerate(placement.threads):
+            cpus = (ctypes.c_int32 * len(node.cpus))(*sorted(node.cpus))
+            self._library.ew_keep_thread(self._engine, thread, cpus, len(cpus))
+            self._copy_of[thread] = copy
         self.threads = threads
         self.working_bytes: int = working
         self.limits = SessionLimits(
@@ -141,9 +156,10 @@ class CpuSession:
 
     def launch(self, batch: Batch) -> None:
         """Start a step's forward pass. Raises StepFailedError if the engine refuses the batch."""
-        if self._weights.address != self._weights_address and not self._flights:
-            self._weights_address = self._weights.address
-            self._library.ew_use_weights(self._engine, self._weights_address)
+        if self._weights.addresses != self._addresses and not self._flights:
+            self._addresses = list(self._weights.addresses)
+            for thread, copy in enumerate(self._copy_of):
+                self._library.ew_use_weights(self._engine, thread, self._addresses[copy])
         arrays = (
             batch.token_ids,
             batch.seq_starts,

@@ -14,6 +14,7 @@ from ..executor.config import DEFAULT_DISK_BYTES, ExecutorConfig
 from ..executor.fork_guard import ForkGuard
 from ..executor.sampling import SamplingParams, check_task
 from ..runtime.errors import ExecutorDiedError, RequestError
+from ..runtime.numa import NumaMode
 from .chat_template import ChatTemplate
 from .client import Client
 from .generation import Generation, with_defaults
@@ -28,7 +29,8 @@ _Input = TypeVar("_Input")
 class LLM:
     """One engine, opened in a process of its own, with TensorRT-LLM's LLM API.
 
-    `kv_cache_memory` is in bytes; None leaves a choice to the engine and the machine. `speculative`
+    `kv_cache_memory` is in bytes; `numa` is "replicate", "interleave" or "none"; None leaves a
+    choice to the engine and the machine. `speculative`
     is "ngram" or the folder of a draft engine. `kv_cache_disk` is a folder that keeps the KV cache
     beyond memory and restarts, in at most `kv_cache_disk_size` bytes. A `client` that is given is
     used instead of starting an executor, and closed with the LLM.
@@ -44,6 +46,7 @@ class LLM:
         engine: str | Path,
         *,
         threads: int | None = None,
+        numa: NumaMode | None = None,
         kv_cache_memory: int | None = None,
         max_batch_size: int | None = None,
         max_num_tokens: int | None = None,
@@ -57,6 +60,7 @@ class LLM:
         if client is None:
             config = ExecutorConfig(
                 threads=threads,
+                numa=numa,
                 kv_cache_memory=kv_cache_memory,
                 max_batch_size=max_batch_size,
                 max_num_tokens=max_num_tokens,

@@ -87,8 +87,10 @@ EW_EXPORT int32_t ew_sample(ew_engine *engine, const ew_sampling *sampling, ew_r
 EW_EXPORT int32_t ew_sample_logits(ew_engine *engine, const ew_sampling *sampling, int32_t rows, const float *logits, ew_result *result);
 /* Waits for the oldest step in flight; -1 when there is none or it was never given to ew_sample. */
 EW_EXPORT int32_t ew_wait(ew_engine *engine);
-/* Reads the weights from another copy from the next step on; -1 while a step is in flight. */
-EW_EXPORT int32_t ew_use_weights(ew_engine *engine, const uint8_t *weights);
+/* One thread reads the weights from another copy from the next step on; -1 while a step is in flight. */
+EW_EXPORT int32_t ew_use_weights(ew_engine *engine, int32_t thread, const uint8_t *weights);
+/* Keeps one of the engine's own threads on some cores; -1 for the caller's thread, or if the system refuses. */
+EW_EXPORT int32_t ew_keep_thread(ew_engine *engine, int32_t thread, const int32_t *cpus, int32_t count);
 EW_EXPORT void ew_close(ew_engine *engine);
 
 /* Where the time goes: every call of the emitted code has a name and a slot; slot 0 is waiting for others.

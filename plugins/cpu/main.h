@@ -34,13 +34,15 @@ static ew_span ew_columns_span(ew_engine *e, int thread, int part, int rows) {
     s.ours_rows = e->column_rows;
     s.mine = redundant ? e->tiles + (size_t)thread * e->tile_bytes : e->shared;
     s.mine_rows = redundant ? (size_t)e->options.tile_rows : e->column_rows;
+    s.weights = atomic_load_explicit(&e->weights[thread], memory_order_relaxed);
     return s;
 }
 
 static ew_span ew_tile_span(ew_engine *e, int thread, int base, int rows) {
     uint8_t *local = e->tiles + (size_t)thread * e->tile_bytes;
     return (ew_span){.base = base, .rows = rows, .last = rows, .split_last = rows, .parts = 1, .thread = thread,
-                     .mine = local, .ours = local, .mine_rows = (size_t)e->options.tile_rows, .ours_rows = (size_t)e->options.tile_rows};
+                     .mine = local, .ours = local, .mine_rows = (size_t)e->options.tile_rows, .ours_rows = (size_t)e->options.tile_rows,
+                     .weights = atomic_load_explicit(&e->weights[thread], memory_order_relaxed)};
 }
 
 /* What one part of a stage does; `first` and `last` bound the emitted stages that run together. */
@@ -237,6 +239,7 @@ static size_t ew_layout(ew_engine *e, const ew_options *o, uint8_t *memory) {
     EW_TAKE(groups, float, threads * EW_GROUP_ROWS * EW_MAX_GROUP);
     EW_TAKE(states, _Atomic uint64_t, threads * EW_ALL_STAGES);
     EW_TAKE(left, ew_flag, threads);
+    EW_TAKE(weights, _Atomic(const uint8_t *), threads);
     EW_TAKE(threads, pthread_t, threads);
     EW_TAKE(laps, ew_laps, threads);
     for (int i = 0; i < EW_RING; i++) {
@@ -281,12 +284,12 @@ ew_engine *ew_open(const ew_options *options, const uint8_t *weights, uint8_t *k
     }
     ew_layout(e, options, e->memory);
     e->options = *options;
-    e->weights = weights;
     e->pool = kv_pool;
     if (collectives) e->collectives = *collectives;
     for (int i = 0; i < options->threads * EW_ALL_STAGES; i++) atomic_init(&e->states[i], 0);
     for (int t = 0; t < options->threads; t++) {
         atomic_init(&e->left[t].value, 0);
+        atomic_init(&e->weights[t], weights);
         memset(e->samplers[t].counts, 0, (size_t)EW_VOCAB * 4);
     }
     memset(e->laps, 0, sizeof *e->laps * (size_t)options->threads);
@@ -370,10 +373,19 @@ int32_t ew_wait(ew_engine *e) {
     return 0;
 }
 
-int32_t ew_use_weights(ew_engine *e, const uint8_t *weights) {
+int32_t ew_use_weights(ew_engine *e, int32_t thread, const uint8_t *weights) {
     if (e->launched != e->waited) return -1;
-    e->weights = weights;
+    atomic_store(&e->weights[thread], weights);
     return 0;
+}
+
+int32_t ew_keep_thread(ew_engine *e, int32_t thread, const int32_t *cpus, int32_t count) {
+    const int own = thread - (e->options.caller_works ? 1 : 0);
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (int i = 0; i < count; i++)
+        if (cpus[i] >= 0 && cpus[i] < CPU_SETSIZE) CPU_SET(cpus[i], &set);
+    return own < 0 || pthread_setaffinity_np(e->threads[own], sizeof set, &set) ? -1 : 0;
 }
 
 void ew_close(ew_engine *e) {

@@ -29,6 +29,7 @@ typedef struct {
     int columns, redundant, thread;
     uint8_t *mine, *ours;    /* local memory for row ops, and for ops split by columns */
     size_t mine_rows, ours_rows; /* rows that each value has there */
+    const uint8_t *weights;  /* the copy that the thread reads */
 } ew_span;
 
 typedef struct {
@@ -55,7 +56,7 @@ typedef struct {
 
 struct ew_engine {
     ew_options options;
-    const uint8_t *weights;
+    _Atomic(const uint8_t *) *weights; /* [threads]: the copy that each reads */
     uint8_t *pool;
     ew_collectives collectives;
     uint8_t *memory;         /* everything below lies in here */

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ...executor.sampling import SamplingParams
+from ...runtime.numa import NUMA_MODES
 
 _UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
 _UNITS |= {f"{unit}I": 1024**power for power, unit in enumerate("KMGT", 1)}
@@ -57,6 +58,11 @@ def engine_options(command: Command) -> Command:
     decorators = (
         click.argument("engine", type=click.Path(path_type=Path)),
         click.option("--threads", type=click.IntRange(min=1), help="CPU threads; all by default."),
+        click.option(
+            "--numa",
+            type=click.Choice(NUMA_MODES),
+            help="Weights on several memory nodes: a copy on each, pages in turn, or no order.",
+        ),
         click.option(
             "--kv-cache-memory",
             type=ByteSize(),

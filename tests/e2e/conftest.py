@@ -21,8 +21,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CHECKPOINT = ROOT / ".cache/models/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-CACHE = ROOT / ".cache/test-engines"
+# Another checkpoint, and options for every build: test_sanitizers.py runs these tests so.
+OTHER = os.environ.get("ENGINEWRIGHT_TEST_CHECKPOINT")
+BUILD_OPTIONS = os.environ.get("ENGINEWRIGHT_TEST_BUILD", "").split()
+CHECKPOINT = (
+    Path(OTHER) if OTHER else ROOT / ".cache/models/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+)
+CACHE = CHECKPOINT.parent / "test-engines" if OTHER else ROOT / ".cache/test-engines"
 SOURCES = ("builder", "converters", "plugins", "runtime")
 
 
@@ -46,7 +51,7 @@ def build_engine(format: str, *options: str) -> Path:
                 if old.is_dir() and old.name != _source_hash():
                     shutil.rmtree(old, ignore_errors=True)
             command = [sys.executable, "-m", "enginewright", "build", str(CHECKPOINT)]
-            command += ["-o", str(output), "--quant", format, *options]
+            command += ["-o", str(output), "--quant", format, *options, *BUILD_OPTIONS]
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
             assert done.returncode == 0, done.stderr
     return output

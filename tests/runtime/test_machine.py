@@ -28,7 +28,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
     """Put texts where the module looks for the system's files."""
     monkeypatch.setattr(machine, "_CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(machine, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "memory_limits", list)
 
     def write(**texts: str) -> None:
         for name, text in texts.items():
@@ -101,35 +101,31 @@ def test_missing_features_are_given_in_the_order_of_the_needs(here: machine.Mach
     assert [text.split()[-1] for text in lacks] == ["b", "a"]
 
 
-def test_cores_are_those_of_the_affinity(
-    files: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("quota", "expected"), [(None, 8), (3.0, 3), (1.5, 1), (0.5, 1), (99.0, 8)]
+)
+def test_cores_are_those_of_the_affinity_and_of_the_group(
+    quota: float | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 4, 5, 6, 7})
-    assert machine.usable_cores() == 8
-    for quota, expected in (
-        ("max 100000", 8),
-        ("300000 100000", 3),
-        ("150000 100000", 1),
-        ("50000 100000", 1),
-        ("9900000 100000", 8),
-        ("rubbish", 8),
-    ):
-        files(cpu_max=quota + "\n")
-        assert machine.usable_cores() == expected, quota
+    monkeypatch.setattr(machine, "cpu_quota", lambda: quota)
+    assert machine.usable_cores() == expected
 
 
-def test_memory_is_the_least_of_the_machine_and_its_group(files: Callable[..., None]) -> None:
+def test_memory_is_the_least_of_the_machine_and_its_groups(
+    files: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     files(meminfo="MemTotal:  8000 kB\nMemFree: 1 kB\nMemAvailable:  5000 kB\n")
-    assert machine.available_memory() == 5000 * 1024
-    assert machine._memory_limit() == 8000 * 1024  # pyright: ignore[reportPrivateUsage]
-    files(memory_max="max\n", memory_current="1000\n")
-    assert machine.available_memory() == 5000 * 1024
-    assert machine._memory_limit() == 8000 * 1024  # pyright: ignore[reportPrivateUsage]
-    files(memory_max=f"{3000 * 1024}\n", memory_current=f"{1000 * 1024}\n")
-    assert machine.available_memory() == 2000 * 1024
-    assert machine._memory_limit() == 3000 * 1024  # pyright: ignore[reportPrivateUsage]
-    files(memory_max=f"{500 * 1024}\n")
-    assert machine.available_memory() == 0
+    for groups, available, total in (
+        ([], 5000, 8000),
+        ([(3000, 1000), (9000, 100)], 2000, 3000),
+        ([(6000, 5500)], 500, 6000),
+        ([(500, 1000)], 0, 500),
+    ):
+        limits = [(limit * 1024, used * 1024) for limit, used in groups]
+        monkeypatch.setattr(machine, "memory_limits", lambda limits=limits: limits)
+        assert machine.available_memory() == available * 1024
+        assert machine._memory_limit() == total * 1024  # pyright: ignore[reportPrivateUsage]
 
 
 def test_without_meminfo_the_system_is_asked(files: Callable[..., None]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -11,12 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from enginewright.runtime import numa
 from enginewright.runtime.artifact import Engine
 from enginewright.runtime.errors import (
     StepFailedError,
 )
+from enginewright.runtime.numa import NumaMode
 from enginewright.runtime.session import open_session
-from enginewright.runtime.session_cpu import CpuSession
+from enginewright.runtime.session_cpu import WEIGHTS_FILE, CpuSession
 from tests.support.cpu_engine import EngineCache, family_spec, make_batch, random_ids
 from tests.support.generate import make_lanes, make_sampling, run_lanes
 
@@ -51,6 +55,58 @@ def test_the_limits_are_those_of_the_engine(engine: Engine) -> None:
         assert session.limits.num_blocks == (1 << 24) // engine.manifest.kv.block_bytes
         assert session.limits.block_tokens == 32
         assert session.limits.vocab_size == SPEC.model.vocab_size
+
+
+@pytest.mark.parametrize("mode", ["replicate", "interleave", None])
+def test_two_memory_nodes_give_the_same_bits(
+    mode: NumaMode | None,
+    engine: Engine,
+    session: CpuSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both "nodes" are this machine's only one, with the first and with the last of its cores."""
+    cores = sorted(os.sched_getaffinity(0))
+    for number, core in ((0, cores[0]), (1, cores[-1])):
+        (tmp_path / f"node{number}").mkdir()
+        (tmp_path / f"node{number}/cpulist").write_text(f"{core}\n")
+    monkeypatch.setattr(numa, "_NODES", tmp_path)
+    before = set(os.listdir("/proc/self/task"))
+    other = CpuSession(engine, 2, engine.manifest.kv.block_bytes * BLOCKS, numa=mode)
+    own = set(os.listdir("/proc/self/task")) - before
+    used: dict[int, int] = {}
+    use_weights = other._library.ew_use_weights
+
+    def record(engine: int, thread: int, address: int) -> int:
+        used[thread] = address
+        return use_weights(engine, thread, address)
+
+    with contextlib.closing(other):
+        other.settle()
+        monkeypatch.setattr(other._library, "ew_use_weights", record)
+        for length in (1, 200):
+            batch = make_batch([random_ids(SPEC, length)], [0], [np.arange(8)])
+            expected, found = session.logits(batch), other.logits(batch)
+            assert (expected.view(np.uint32) == found.view(np.uint32)).all()
+        assert len(set(used.values())) == (1 if mode == "interleave" else 2)
+        assert set(used) == {0, 1}
+        # The mapped file is no longer read, and neither copy is left out: without both all differs.
+        ctypes.memset(other._weights._source, 0, engine.manifest.files[WEIGHTS_FILE].bytes)
+        assert (other.logits(batch).view(np.uint32) == expected.view(np.uint32)).all()
+        for address in set(used.values()):
+            ctypes.memset(address, 0, engine.manifest.files[WEIGHTS_FILE].bytes)
+        assert (other.logits(batch) != expected).any()
+        kept = sorted(min(os.sched_getaffinity(int(task))) for task in own if is_kept(int(task)))
+        assert kept == [cores[0], cores[-1]]
+    assert os.sched_getaffinity(0) == set(cores)
+
+
+def is_kept(task: int) -> bool:
+    """Whether a thread lives and is not free to run on all cores of this process."""
+    try:
+        return len(os.sched_getaffinity(task)) == 1
+    except ProcessLookupError:
+        return False
 
 
 def test_smaller_limits_take_less_memory(engine: Engine) -> None:

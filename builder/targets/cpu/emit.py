@@ -125,7 +125,7 @@ def _render(call: KernelCall, segment: Segment) -> str:
         names[name] = _address(operand)
         names[f"{name}_stride"] = _stride(operand)
     for name, weight in call.weights.items():
-        names[name] = f"(e->weights + weights_{segment.name}[iteration][{segment.slot(weight)}])"
+        names[name] = f"(s->weights + weights_{segment.name}[iteration][{segment.slot(weight)}])"
     # What all threads share is never written twice.
     shared = any(o.buffer.place in (Place.STREAM, Place.LOGITS) for o in call.writes.values())
     names["first"] = "s->split_first" if shared else "s->first"

@@ -23,6 +23,7 @@ GLIBC = "2.28"  # the oldest C library that an engine asks for
 
 COMMON_FLAGS = (
     "-std=gnu11",
+    "-D_GNU_SOURCE",  # for the affinity of threads
     "-O3",
     "-g0",  # zig adds tables for debuggers unasked: a quarter of its time, most of the file
     "-ffp-contract=off",  # a fused multiply-add is written where it is meant, nowhere else
@@ -94,7 +95,7 @@ class Compilation:
                     stdout=log,
                     stderr=log,
                     env=environment,
-                    start_new_session=True,  # so that its own children end with it
+                    process_group=0,  # so that its own children end with it
                 )
             except OSError as error:
                 raise BuildError(
