@@ -166,6 +166,10 @@ def _quantize(a: Arguments) -> tuple[DType, Shape]:
     return DType.Q8, a["x"].shape
 
 
+def _round_bf16(a: Arguments) -> tuple[DType, Shape]:
+    return DType.BF16, a["x"].shape
+
+
 _X = Param("x")
 _BATCH = Param("batch", BATCH)
 _KV_ATTRS = {"layer": int, "num_kv_heads": int, "head_dim": int}
@@ -179,7 +183,7 @@ OPS: Mapping[str, OpSpec] = {
         OpSpec(
             "linear",
             (
-                Param("x", (DType.F32, DType.Q8)),
+                Param("x", (DType.F32, DType.BF16, DType.Q8)),
                 Param("weight", weight=True),
                 Param("bias", optional=True, weight=True),
                 Param("residual", optional=True),
@@ -203,6 +207,7 @@ OPS: Mapping[str, OpSpec] = {
         OpSpec("slice", (_X,), _slice, {"start": int, "size": int}),
         OpSpec("swiglu", (_X,), _swiglu),
         OpSpec("quantize", (_X,), _quantize, {"group": int, "rotation": int}, {"rotation": 0}),
+        OpSpec("round_bf16", (_X,), _round_bf16),
         OpSpec("kv_write", (Param("k"), Param("v"), _BATCH), _kv_write, _KV_ATTRS),
         OpSpec(
             "attention",

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .quantize.rotation import rotate
+from .quantize.weight_only import round_bf16
 from .reference_kv import ReferenceKv, StepFacts
 
 Float32Array = npt.NDArray[np.float32]
@@ -137,6 +138,11 @@ def quantize(x: Float32Array, attrs: Attrs) -> QuantizedRows:
     return QuantizedRows(values.reshape(padded.shape), scales, group, width, rotation)
 
 
+def round_rows_bf16(x: Float32Array, attrs: Attrs) -> Float32Array:
+    """Round to the nearest bf16, ties to even; products of such rows are summed in f32."""
+    return round_bf16(x)
+
+
 def kv_write(
     k: Float32Array, v: Float32Array, step: StepFacts, attrs: Attrs, *, kv: ReferenceKv
 ) -> None:
@@ -210,6 +216,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "gather_rows": gather_rows,
     "slice": slice_last,
     "quantize": quantize,
+    "round_bf16": round_rows_bf16,
 }
 """Ops that are functions of their inputs and attributes."""
 

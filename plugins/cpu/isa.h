@@ -115,6 +115,11 @@ EW_INLINE vf vf_round(vf a) { return (vf)_mm512_roundscale_ps((__m512)a, 8); }
 EW_INLINE vi vi_from_vf(vf a) { return (vi)_mm512_cvtps_epi32((__m512)a); }
 EW_INLINE vi vi_dot(vi c, vb w, vb a) { return (vi)_mm512_dpbusd_epi32((__m512i)c, (__m512i)w, (__m512i)a); }
 EW_INLINE void vi_store_bytes(int8_t *p, vi v) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)v)); }
+#if defined(EW_HAS_BF16)
+/* c + w[1] * a[1] + w[0] * a[0] of each pair of bf16, in this order, each product fused; subnormals count as zeros */
+EW_INLINE vf vf_dot(vf c, vb w, vb a) { return (vf)_mm512_dpbf16_ps((__m512)c, (__m512bh)w, (__m512bh)a); }
+EW_INLINE void vf_store_bf16(uint16_t *p, vf v) { __m256bh h = _mm512_cvtneps_pbh((__m512)v); memcpy(p, &h, sizeof h); }
+#endif
 EW_INLINE vi vf_gt(vf a, vf b) { return (vi)_mm512_movm_epi32(_mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ)); }
 EW_INLINE int vi_any(vi m) { return _mm512_movepi32_mask((__m512i)m) != 0; }
 EW_INLINE void ew_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }

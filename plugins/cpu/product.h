@@ -3,7 +3,8 @@
  * An output element is summed over k in ascending order, one group after the other, by the same
  * instructions whatever the number of rows, panels or threads: that is the rule of one result.
  *
- * Panel layouts, EW_PANEL columns wide, k padded with zeros to whole groups (int8) or pairs (bf16):
+ * Panel layouts, EW_PANEL columns wide, k padded with zeros to whole groups (int8, int4) or, with EW_HAS_BF16, to
+ * a multiple of EW_DOT_STEP (bf16):
  *   int8   per group: EW_PANEL bf16 scales, then [group / 4][EW_PANEL][4] bytes of w + EW_OFFSET
  *   int4   per group: EW_PANEL f16 scales, EW_PANEL f16 minima, then [group / 8][EW_PANEL][4] bytes: w of
  *          the group's first half in the low four bits, of its second half in the high ones
@@ -12,6 +13,7 @@
  * A row of int8 activations is: k bytes, then a float scale a group, then 4 bytes a group. Rotated, for int8
  * weights: the int32 -EW_OFFSET times the sum of the group's bytes, and a group is a multiple of EW_UNROLLED.
  * Not rotated, for int4 weights: the float scale times that sum, which the minimum is to be multiplied by.
+ * With EW_HAS_BF16, a row for bf16 weights is k bf16; all other rows are floats.
  */
 #ifndef EW_PRODUCT_H
 #define EW_PRODUCT_H
@@ -23,6 +25,7 @@
 #define EW_PREFETCH 4096   /* bytes ahead */
 #define EW_PREFETCH_ROWS 3 /* fewer leave it to the processor, which then does better: int4 gains half, int8 a twentieth */
 #define EW_UNROLLED 64 /* elements along k, written out in the kernel's loop */
+#define EW_DOT_STEP 4  /* elements along k that the bf16 kernel takes at a time: a pair for each of two chains */
 
 enum { EW_F32, EW_BF16, EW_Q8, EW_Q4 };
 
@@ -162,6 +165,41 @@ EW_INLINE void ew_rows_f32(const int rows, const uint8_t *panel, int k, const ui
         for (int v = 0; v < EW_VECTORS; v++) out[r][v] = sum[r][v];
 }
 
+#if defined(EW_HAS_BF16)
+
+/* Two chains of pairs, added at the end. */
+EW_INLINE void ew_rows_bf16(const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
+    vf sum[2][EW_MAX_ROWS][EW_VECTORS];
+    EW_UNROLL
+    for (int r = 0; r < rows; r++)
+        EW_UNROLL
+        for (int v = 0; v < EW_VECTORS; v++) sum[0][r][v] = sum[1][r][v] = vf_zero();
+    for (int i = 0; i < k; i += EW_DOT_STEP) {
+        EW_UNROLL
+        for (int c = 0; c < 2; c++) {
+            const uint8_t *w = panel + (size_t)(i + 2 * c) * EW_PANEL * 2;
+            vb pairs[EW_VECTORS];
+            EW_UNROLL
+            for (int v = 0; v < EW_VECTORS; v++) {
+                pairs[v] = vb_load(w + v * EW_LANES * 4);
+                if (prefetch) ew_prefetch(w + EW_PREFETCH + v * EW_LANES * 4);
+            }
+            EW_UNROLL
+            for (int r = 0; r < rows; r++) {
+                const vb a = vb_set1(x + r * stride + 2 * (i + 2 * c));
+                EW_UNROLL
+                for (int v = 0; v < EW_VECTORS; v++) sum[c][r][v] = vf_dot(sum[c][r][v], pairs[v], a);
+            }
+        }
+    }
+    EW_UNROLL
+    for (int r = 0; r < rows; r++)
+        EW_UNROLL
+        for (int v = 0; v < EW_VECTORS; v++) out[r][v] = sum[0][r][v] + sum[1][r][v];
+}
+
+#else
+
 /* Two chains, even and odd k, added at the end: the pairs lie side by side in one 32-bit lane. */
 EW_INLINE void ew_rows_bf16(const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
     vf even[EW_MAX_ROWS][EW_VECTORS], odd[EW_MAX_ROWS][EW_VECTORS];
@@ -194,6 +232,8 @@ EW_INLINE void ew_rows_bf16(const int rows, const uint8_t *panel, int k, const u
         EW_UNROLL
         for (int v = 0; v < EW_VECTORS; v++) out[r][v] = even[r][v] + odd[r][v];
 }
+
+#endif
 
 /* `rows` rows of a product in `format`, a compile-time constant as `group` and `rows` are. */
 EW_INLINE void ew_rows(const int format, const int group, const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {

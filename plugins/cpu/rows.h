@@ -91,6 +91,23 @@ EW_INLINE void ew_quantize_row(const int group, const int rotation, const float 
         for (int r = first; r < last; r++) ew_quantize_row(GROUP, ROTATION, EW_ROW(const float, x, x_stride, r), EW_ROW(uint8_t, y, y_stride, r), n, k); \
     }
 
+#if defined(EW_HAS_BF16)
+/* Rounds `n` floats to the nearest bf16; zeros follow up to `k`, which is less than EW_LANES more. */
+EW_NOINLINE __attribute__((unused)) void ew_round_bf16(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, int n, int k, int first, int last) {
+    for (int r = first; r < last; r++) {
+        const float *from = EW_ROW(const float, x, x_stride, r);
+        uint16_t *to = EW_ROW(uint16_t, y, y_stride, r);
+        int i = 0;
+        for (; i + EW_LANES <= n; i += EW_LANES) vf_store_bf16(to + i, vf_load(from + i));
+        float rest[EW_LANES] = {0};
+        uint16_t rounded[EW_LANES];
+        memcpy(rest, from + i, (size_t)(n - i) * 4);
+        vf_store_bf16(rounded, vf_load(rest));
+        memcpy(to + i, rounded, (size_t)(k - i) * 2);
+    }
+}
+#endif
+
 /* Rotates pairs (i, i + half) of each head by its position's angle (arXiv:2104.09864, half-split form).
  * A table row holds `half` cosines, then `half` sines. */
 EW_NOINLINE __attribute__((unused)) void ew_rope(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, const float *table, size_t table_floats, const int32_t *positions, int heads, int head_dim, int first, int last) {

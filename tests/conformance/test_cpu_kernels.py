@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from enginewright.builder import reference_ops
-from enginewright.builder.quantize.weight_only import fake_quantize
+from enginewright.builder.quantize.weight_only import fake_quantize, round_bf16
 from enginewright.builder.reference_ops import QuantizedRows, quantize
 from tests.support.cpu_kernels import (
     FORMAT_GROUPS,
@@ -58,6 +58,8 @@ def seen_by_product(
         x = dequantize(kernels.quantize(x, format), k, group, rotation)
         # padding takes part: what rounding leaves there on both sides is multiplied too
         weight = padded(weight, k)
+    elif kernels.level.dot_bf16 and format == "bf16":
+        x = round_bf16(x)
     weight = fake_quantize(weight, format, group, rotation)
     return x.astype(np.float64), weight.astype(np.float64)
 
@@ -68,10 +70,10 @@ def assert_close(found: Any, expected: Any, tolerance: float = 2e-6) -> None:
 
 
 def test_the_headers_have_the_facts_that_the_builder_packs_for(kernels: Kernels) -> None:
-    facts = np.zeros(3, np.int32)
+    facts = np.zeros(4, np.int32)
     kernels.library.test_facts(c_void_p(address(facts)))
     level = kernels.level
-    assert facts.tolist() == [level.lanes, level.panel, level.offset]
+    assert facts.tolist() == [level.lanes, level.panel, level.offset, level.dot_bf16]
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -100,6 +102,46 @@ def test_gated_products(
     seen_x, seen_weight = seen_by_product(kernels, x, weight, format)
     both = seen_x @ seen_weight.T + (0 if offsets is None else offsets)
     assert_close(found, silu(both[:, :n], {}) * both[:, n:], 1e-5)
+
+
+def dot_bf16(
+    x: npt.NDArray[np.float32], weight: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    """The product of rows and weights that are bf16, by the rules of the instruction.
+
+    Two chains of every other pair of k, in each pair the odd element first, every product fused
+    with its sum. A product of two bf16 is exact in doubles, and so, nearly always, is that sum.
+    """
+    x, weight = padded(x, -(-x.shape[1] // 4) * 4), padded(weight, -(-x.shape[1] // 4) * 4)
+    sums = np.zeros((2, len(x), len(weight)), np.float32)
+    for i in range(x.shape[1]):
+        at = i ^ 1
+        product = x[:, None, at].astype(np.float64) * weight[None, :, at]
+        sums[at // 2 % 2] = (sums[at // 2 % 2] + product).astype(np.float32)
+    return sums[0] + sums[1]
+
+
+@pytest.mark.parametrize(("rows", "n", "k"), [(1, 33, 1), (1, 5, 130), (7, 64, 75), (20, 40, 256)])
+def test_bf16_products_have_the_bits_of_their_definition(
+    dot_kernels: Kernels, rows: int, n: int, k: int
+) -> None:
+    x, weight = random(rows, k), random(n, k, seed=1)
+    found = dot_kernels.gemm(x, weight, "bf16")[:, :n]
+    np.testing.assert_array_equal(found, dot_bf16(round_bf16(x), round_bf16(weight)))
+
+
+@few_examples
+@given(rows=st.integers(1, 4), n=st.integers(1, 70))
+def test_rounding_to_bf16(dot_kernels: Kernels, rows: int, n: int) -> None:
+    x = (random(rows, n) * 10.0 ** random(rows, 1, seed=1)).astype(np.float32)
+    x[0, n // 2], x[-1, n - 1] = 1 + 2.0**-8, np.inf  # a tie goes to even
+    found = dot_kernels.round_bf16(x).astype(np.float32)
+    np.testing.assert_array_equal(found[:, :n], round_bf16(x))
+    assert not found[:, n:].any()
+    x[0, n - 1] = np.nan
+    assert np.isnan(dot_kernels.round_bf16(x)[0, n - 1])
+    some = dot_kernels.round_bf16(np.repeat(x, 3, axis=0), first=1, last=2).view(np.uint16)
+    assert (some[[0, *range(2, 3 * rows)]] == 0xA5A5).all()
 
 
 @pytest.mark.parametrize("format", FORMATS)

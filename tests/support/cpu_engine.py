@@ -129,15 +129,16 @@ class Spec:
         return Reference(self.network(lowered=False))
 
 
-# Levels over one set of vectors differ in their integer products only.
+# Levels over one set of vectors differ in their products of rounded rows only.
 _FLOAT_LEVELS = tuple({level.macros[:1]: level for level in reversed(LEVELS)}.values())
+_BF16_LEVELS = (*(level for level in LEVELS if level.dot_bf16), *_FLOAT_LEVELS)
 
 
 def _family_specs() -> tuple[Spec, ...]:
     """Every family in every format, and every format at every level that has its own kernels."""
     made: list[Spec] = []
     for j, weights in enumerate(FORMATS):
-        levels = LEVELS if weights in ("int8", "int4") else _FLOAT_LEVELS
+        levels = {"f32": _FLOAT_LEVELS, "bf16": _BF16_LEVELS}.get(weights, LEVELS)
         for i in range(max(len(_SIZES), len(levels))):
             family = list(_SIZES)[i % len(_SIZES)]
             made.append(Spec(family, weights, levels[(i + j) % len(levels)].name))

@@ -8,13 +8,14 @@ from ctypes import c_int32, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from enginewright.builder.network import Weight
 from enginewright.builder.targets.cpu import toolchain
 from enginewright.builder.targets.cpu.isa import IsaLevel
-from enginewright.builder.targets.cpu.pack import pack, plan_panels
+from enginewright.builder.targets.cpu.pack import dot_width, pack, plan_panels
 from enginewright.builder.targets.cpu.toolchain import compile_engine
 from enginewright.runtime import machine
 from enginewright.runtime.abi_cpu import ResultStruct
@@ -94,7 +95,7 @@ class Kernels:
         )
         data = np.concatenate([data, np.zeros(8192, np.uint8)])  # prefetches run ahead
         rows, width = len(x), layout.panels * self.level.panel // (2 if swiglu else 1)
-        operand = self.quantize(x, format) if packed.group else np.ascontiguousarray(x)
+        operand = self.operand(x, format)
         out = np.full((rows, width), guard, np.float32)
         add = None if residual is None else padded(residual, width)
         offsets = None if bias is None else self._bias(bias, layout.panels, swiglu)
@@ -117,6 +118,22 @@ class Kernels:
         kind = FORMATS.index(layout.format)
         self.library.test_gemm(kind, int(swiglu), ctypes.byref(product))
         return out
+
+    def operand(self, x: Float32, format: str) -> npt.NDArray[Any]:
+        """Return rows as the product with weights in `format` reads them."""
+        if FORMAT_GROUPS[format][0]:
+            return self.quantize(x, format)
+        if self.level.dot_bf16 and format == "bf16":
+            return self.round_bf16(x)
+        return np.ascontiguousarray(x)
+
+    def round_bf16(self, x: Float32, first: int = 0, last: int | None = None) -> npt.NDArray[Any]:
+        """Round rows to bf16; rows outside the range are all 0xA5A5."""
+        rows, n = x.shape
+        k = dot_width(n)
+        out = np.full((rows, k), 0xA5A5, np.uint16)
+        self.row_op("round_bf16", x, out, c_int32(n), c_int32(k), first=first, last=last)
+        return out.view(ml_dtypes.bfloat16)
 
     def _bias(self, bias: Float32, panels: int, swiglu: bool) -> Float32:
         if not swiglu:

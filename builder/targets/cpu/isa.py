@@ -21,6 +21,7 @@ class IsaLevel:
     lanes: int
     panel: int  # weight columns that stand side by side
     offset: int  # added to an int8 weight when it is stored
+    dot_bf16: bool = False  # bf16 weights meet activations that were rounded to bf16
 
 
 LEVELS = (
@@ -33,15 +34,17 @@ LEVELS = (
             "avx512dq",
             "avx512vl",
             "avx512_vnni",
+            "avx512_bf16",
             "fma",
             "amx_tile",
             "amx_int8",
         ),
-        ("EW_ISA_AVX512", "EW_HAS_AMX"),
-        "x86_64_v4+avx512vnni+amx_tile+amx_int8",
+        ("EW_ISA_AVX512", "EW_HAS_BF16", "EW_HAS_AMX"),
+        "x86_64_v4+avx512vnni+avx512bf16+amx_tile+amx_int8",
         (
             "-march=x86-64-v4",
             "-mavx512vnni",
+            "-mavx512bf16",
             "-mamx-tile",
             "-mamx-int8",
             "-mprefer-vector-width=512",
@@ -49,6 +52,19 @@ LEVELS = (
         lanes=16,
         panel=32,
         offset=128,
+        dot_bf16=True,
+    ),
+    IsaLevel(
+        "avx512-bf16",
+        "x86_64",
+        ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16", "fma"),
+        ("EW_ISA_AVX512", "EW_HAS_BF16"),
+        "x86_64_v4+avx512vnni+avx512bf16",
+        ("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16", "-mprefer-vector-width=512"),
+        lanes=16,
+        panel=32,
+        offset=128,
+        dot_bf16=True,
     ),
     IsaLevel(
         "avx512",

@@ -8,7 +8,7 @@ from ....runtime.dtypes import DType
 from ...network import ROWS, NetworkError, Node, Value, Weight
 from .calls import Buffer, KernelCall, Operand, Place, Split
 from .isa import IsaLevel
-from .pack import PackedLayout, plan_bias, plan_panels, plan_table
+from .pack import PackedLayout, dot_width, plan_bias, plan_panels, plan_table
 
 # As plugins/cpu/product.h has them.
 KERNELS = {"f32": "EW_F32", "bf16": "EW_BF16", "int8": "EW_Q8", "uint4": "EW_Q4"}
@@ -62,6 +62,7 @@ class Lowering:
             "rope": self._rope,
             "slice": self._slice,
             "quantize": self._quantize,
+            "round_bf16": self._round_bf16,
             "gather_rows": self._gather_rows,
             "kv_write": lambda n: self._kv_write(n, layer_step),
             "attention": lambda n: self._attention(n, layer_step),
@@ -92,6 +93,8 @@ class Lowering:
         width = int(value.shape[-1])
         if value.dtype is DType.Q8:
             row_bytes = q8_row_bytes(width, self.row_groups[value])
+        elif value.dtype is DType.BF16:
+            row_bytes = _round(dot_width(width) * 2)
         else:
             # Whole panels, so that a kernel may write all columns of its last one.
             row_bytes = _round(-(-width // self.level.panel) * self.level.panel * 4)
@@ -164,6 +167,15 @@ class Lowering:
         )
         return KernelCall(code, Split.ROWS, {"x": x}, {"y": y})
 
+    def _round_bf16(self, node: Node) -> KernelCall:
+        width = int(node.output.shape[-1])
+        x, y = self._input(node.inputs[0]), self._output(node.output, Split.ROWS)
+        code = (
+            "ew_round_bf16({x}, {x_stride}, {y}, {y_stride}, "
+            f"{width}, {dot_width(width)}, {{first}}, {{last}});"
+        )
+        return KernelCall(code, Split.ROWS, {"x": x}, {"y": y})
+
     def _linear(self, node: Node) -> KernelCall:
         x_value, weight_value, bias_value, residual_value = node.inputs
         swiglu = node.attrs["epilogue"] == "swiglu"
@@ -187,8 +199,10 @@ class Lowering:
         if residual is not None:
             reads["residual"] = residual
             fields += [".residual = {residual}", ".residual_stride = {residual_stride}"]
-        group = 0 if x_value is None else self.row_groups.get(x_value, 0)
-        if layout.group != group:
+        assert x_value is not None
+        rounded = self.level.dot_bf16 and layout.format == "bf16"
+        group = self.row_groups.get(x_value, 0)
+        if layout.group != group or (x_value.dtype is DType.BF16) != rounded:
             raise NetworkError(f"{node} multiplies {x_value} by a weight in {kernel_name(layout)}")
         kernel = kernel_name(layout)
         product = (

@@ -44,8 +44,10 @@ def plan_panels(weight: Weight, level: IsaLevel, interleaved: bool) -> PackedLay
     rows, columns = weight.sizes
     half = level.panel // 2
     panels = -(-(rows // 2) // half) if interleaved else -(-rows // level.panel)
-    format = weight.format
-    if format == "bf16" and columns % 2:
+    format, k = weight.format, columns
+    if format == "bf16" and level.dot_bf16:
+        k = dot_width(columns)
+    elif format == "bf16" and columns % 2:
         format = "f32"  # bf16 panels hold pairs along k
     group = weight.group if format in ("int8", "uint4") else 0
     if group:
@@ -53,9 +55,13 @@ def plan_panels(weight: Weight, level: IsaLevel, interleaved: bool) -> PackedLay
         column_bytes = 2 + group if format == "int8" else 4 + group // 2
         panel_bytes = k // group * level.panel * column_bytes
     else:
-        k = columns
         panel_bytes = k * level.panel * (4 if format == "f32" else 2)
     return PackedLayout("panels", format, rows, columns, k, panels, panel_bytes, interleaved, group)
+
+
+def dot_width(columns: int) -> int:
+    """Return K as rows and panels for the bf16 dot product are padded: EW_DOT_STEP has the step."""
+    return -(-columns // 4) * 4
 
 
 def plan_table(weight: Weight) -> PackedLayout:
@@ -163,6 +169,7 @@ def _pack_uint4(part: Float32, group: int, level: IsaLevel) -> npt.NDArray[np.ui
 
 def _pack_floats(part: Float32, layout: PackedLayout, level: IsaLevel) -> npt.NDArray[Any]:
     panels = part.shape[0] // level.panel
+    part = np.pad(part, ((0, 0), (0, layout.k - layout.columns)))
     cut = part.reshape(panels, level.panel, layout.k)
     if layout.format == "f32":
         return np.ascontiguousarray(cut.transpose(0, 2, 1))

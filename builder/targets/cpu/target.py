@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ....runtime import machine
 from ....runtime.abi_cpu import ABI_VERSION
+from ....runtime.dtypes import DType
 from ....runtime.errors import UnsupportedModelError
 from ....runtime.machine import Machine
 from ....runtime.manifest import KvFacts, Needs, TensorFacts
@@ -42,6 +43,14 @@ class CpuTarget:
         """Say what the engine will need. Raises InputError for an unknown instruction set."""
         level, arch = self._choose(config)
         return {"isa": level.name, "features": list(level.features), "os": "linux", "machine": arch}
+
+    def rounded_activations(self, config: BuildConfig) -> Mapping[str, DType]:
+        """int8 for weights that are integers; bf16 for bf16 where the level multiplies it."""
+        level, _ = self._choose(config)
+        rounded = {"int8": DType.Q8, "uint4": DType.Q8}
+        if level.dot_bf16:
+            rounded["bf16"] = DType.BF16
+        return rounded
 
     def compile(
         self, network: Network, config: BuildConfig, folder: Path, progress: Progress

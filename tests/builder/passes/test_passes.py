@@ -246,7 +246,7 @@ def test_one_quantize_serves_all_readers_of_a_value() -> None:
     for weight in network.weights():
         if weight.name.endswith(("q.weight", "k.weight", "gate.weight")):
             weight.format, weight.group, weight.rotation = "int8", 64, 64
-    assert QuantizeActivations().run(network)
+    assert QuantizeActivations({"int8": DType.Q8}).run(network)
     verify(network)
     quantizes = [node for node in network.nodes if node.op == "quantize"]
     assert [node.attrs for node in quantizes] == [{"group": 64, "rotation": 64}] * 2
@@ -256,7 +256,17 @@ def test_one_quantize_serves_all_readers_of_a_value() -> None:
 
 
 def test_float_weights_read_float_rows() -> None:
-    assert_untouched(make_network("llama"), QuantizeActivations())
+    assert_untouched(make_network("llama"), QuantizeActivations({"int8": DType.Q8}))
+
+
+def test_rows_are_rounded_to_bf16_where_the_level_multiplies_it() -> None:
+    counts: dict[str, Counter[str]] = {}
+    for isa in ("avx512-bf16", "avx512"):
+        network = make_network("llama", num_layers=1)
+        run_pipeline(network, BuildConfig(weights="bf16", head_weights="int8", isa=isa))
+        counts[isa] = count_ops(network)
+    assert (counts["avx512-bf16"]["round_bf16"], counts["avx512"]["round_bf16"]) == (4, 0)
+    assert counts["avx512-bf16"]["quantize"] == counts["avx512"]["quantize"] == 1
 
 
 def test_an_attention_is_split_into_write_and_read() -> None:

@@ -22,6 +22,11 @@ EW_EXPORT void test_facts(int32_t *out) {
     out[0] = EW_LANES;
     out[1] = EW_PANEL;
     out[2] = EW_OFFSET;
+#if defined(EW_HAS_BF16)
+    out[3] = 1;
+#else
+    out[3] = 0;
+#endif
 }
 EW_EXPORT void test_gemm(int format, int swiglu, const ew_product *m) {
     if (format == 0 && !swiglu) ew_gemm_f32(m);
@@ -54,6 +59,11 @@ EW_EXPORT void test_quantize(const uint8_t *x, size_t x_stride, uint8_t *y, size
 EW_EXPORT void test_quantize_plain(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, int n, int k, int first, int last) {
     ew_quantize_32_0(x, x_stride, y, y_stride, n, k, first, last);
 }
+#if defined(EW_HAS_BF16)
+EW_EXPORT void test_round_bf16(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, int n, int k, int first, int last) {
+    ew_round_bf16(x, x_stride, y, y_stride, n, k, first, last);
+}
+#endif
 EW_EXPORT void test_rms_norm(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, const float *weight, int n, int width, float eps, int first, int last) {
     ew_rms_norm(x, x_stride, y, y_stride, weight, n, width, eps, first, last);
 }
