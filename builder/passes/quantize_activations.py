@@ -1,4 +1,4 @@
-"""quantize_activations: linears whose kernels take rounded rows read rows that were rounded once."""
+"""quantize_activations: linears whose kernels take rounded rows read rows rounded once."""
 
 from __future__ import annotations
 

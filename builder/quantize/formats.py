@@ -25,9 +25,9 @@ class QuantFormat:
     def group(self, columns: int, limit: int) -> int:
         """Elements along k that share a scale: at most `limit`, whole blocks that divide the row.
 
-        A row is padded to whole blocks, never to whole groups; 0 for a format without scales.
+        A row is padded to whole blocks, never to whole groups; 0: the whole row, or none do.
         """
-        if not self.scale_bits or self.fixed_group:
+        if not self.rotation:
             return self.fixed_group
         blocks = -(-columns // self.rotation)
         most = max(1, limit // self.rotation)

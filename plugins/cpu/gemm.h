@@ -50,7 +50,7 @@ EW_INLINE void ew_epilogue(const int rows, const int kind, const ew_product *m, 
 }
 
 /* Rows that fill AMX tiles go there, 32 or 16 at a time; the rest is cut into equal blocks of at most
- * EW_MAX_ROWS. A panel is read once for all of them. */
+ * EW_BLOCK_ROWS. A panel is read once for all of them. */
 #if defined(EW_HAS_AMX)
 #define EW_TILED(m, FORMAT) (FORMAT == EW_Q8 && (m)->tiles ? (m)->rows / 16 * 16 : 0)
 #define EW_CONFIGURE_TILES() ew_amx_configure()
@@ -87,7 +87,7 @@ EW_INLINE void ew_epilogue(const int rows, const int kind, const ew_product *m, 
 #define EW_BLOCK_CASES(F, G, T) EW_BLOCK_CASE(1, F, G, T) EW_BLOCK_CASE(2, F, G, T)
 #endif
 #define EW_FOR_BLOCKS(FORMAT, GROUP, THEN)                                                            \
-    const int tiled = EW_TILED(m, FORMAT), blocks = (m->rows - tiled + EW_MAX_ROWS - 1) / EW_MAX_ROWS; \
+    const int tiled = EW_TILED(m, FORMAT), blocks = (m->rows - tiled + EW_BLOCK_ROWS(FORMAT) - 1) / EW_BLOCK_ROWS(FORMAT); \
     if (tiled) EW_CONFIGURE_TILES();                                                             \
     for (int p = m->first_panel; p < m->last_panel; p++) {                                       \
         const uint8_t *panel = m->panels + (size_t)p * m->panel_bytes;                           \

@@ -58,6 +58,8 @@
 #define EW_ATTENTION_ROWS 3
 #endif
 #define EW_VECTORS (EW_PANEL / EW_LANES)
+/* Rows of a block. Decoding fp8 to floats takes registers, of which AVX2 has sixteen. */
+#define EW_BLOCK_ROWS(FORMAT) (FORMAT == EW_FP8 && EW_LANES == 8 ? 2 : EW_MAX_ROWS)
 
 typedef float vf __attribute__((vector_size(EW_LANES * 4)));
 typedef int32_t vi __attribute__((vector_size(EW_LANES * 4)));
@@ -101,10 +103,16 @@ EW_INLINE vf vf_from_f16(const uint16_t *p) {
     return vf_bits(vi_bits(size) | (vi)((h & 0x8000) << 16));
 #endif
 }
+/* fp8 e4m3 in the highest byte of each lane, likewise; the code of its NaN gives 480 */
+EW_INLINE vf vf_from_e4m3(vi v) {
+    return vf_bits((v >> 4) & (int32_t)0x87f00000) * 0x1p120f;
+}
 EW_INLINE float ew_bf16_to_f32(uint16_t h) { uint32_t u = (uint32_t)h << 16; float f; memcpy(&f, &u, 4); return f; }
 /* round to nearest, ties to even; inputs are finite */
 EW_INLINE uint16_t ew_f32_to_bf16(float f) { uint32_t u; memcpy(&u, &f, 4); return (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16); }
 EW_INLINE vb vb_set1(const void *p) { int32_t x; memcpy(&x, p, 4); return (vb)vi_set1(x); }
+/* What was loaded before is loaded again behind this: compilers keep it, and run out of registers. */
+EW_INLINE void ew_forget(void) { __asm__ volatile("" ::: "memory"); }
 EW_INLINE float ew_absf(float x) { return x < 0 ? -x : x; }
 
 #if defined(EW_ISA_AVX512)
@@ -119,6 +127,8 @@ EW_INLINE void vi_store_bytes(int8_t *p, vi v) { _mm_storeu_si128((__m128i *)p, 
 /* c + w[1] * a[1] + w[0] * a[0] of each pair of bf16, in this order, each product fused; subnormals count as zeros */
 EW_INLINE vf vf_dot(vf c, vb w, vb a) { return (vf)_mm512_dpbf16_ps((__m512)c, (__m512bh)w, (__m512bh)a); }
 EW_INLINE void vf_store_bf16(uint16_t *p, vf v) { __m256bh h = _mm512_cvtneps_pbh((__m512)v); memcpy(p, &h, sizeof h); }
+/* table[i & 127] for each byte */
+EW_INLINE vb vb_look_up(vb i, const uint8_t *table) { return (vb)_mm512_permutex2var_epi8((__m512i)vb_load(table), (__m512i)i, (__m512i)vb_load(table + 64)); }
 #endif
 EW_INLINE vi vf_gt(vf a, vf b) { return (vi)_mm512_movm_epi32(_mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ)); }
 EW_INLINE int vi_any(vi m) { return _mm512_movepi32_mask((__m512i)m) != 0; }

@@ -4,16 +4,17 @@
  * instructions whatever the number of rows, panels or threads: that is the rule of one result.
  *
  * Panel layouts, EW_PANEL columns wide, k padded with zeros to whole groups (int8, int4) or, with EW_HAS_BF16, to
- * a multiple of EW_DOT_STEP (bf16):
+ * a multiple of EW_DOT_STEP (bf16, fp8):
  *   int8   per group: EW_PANEL bf16 scales, then [group / 4][EW_PANEL][4] bytes of w + EW_OFFSET
  *   int4   per group: EW_PANEL f16 scales, EW_PANEL f16 minima, then [group / 8][EW_PANEL][4] bytes: w of
  *          the group's first half in the low four bits, of its second half in the high ones
  *   bf16   [k / 2][EW_PANEL][2]
  *   f32    [k][EW_PANEL]
+ *   fp8    EW_PANEL bf16 scales, then [k / 4][EW_PANEL][4] bytes of e4m3, of each four the elements 0, 2, 1, 3
  * A row of int8 activations is: k bytes, then a float scale a group, then 4 bytes a group. Rotated, for int8
  * weights: the int32 -EW_OFFSET times the sum of the group's bytes, and a group is a multiple of EW_UNROLLED.
  * Not rotated, for int4 weights: the float scale times that sum, which the minimum is to be multiplied by.
- * With EW_HAS_BF16, a row for bf16 weights is k bf16; all other rows are floats.
+ * With EW_HAS_BF16, a row for bf16 or fp8 weights is k bf16; all other rows are floats.
  */
 #ifndef EW_PRODUCT_H
 #define EW_PRODUCT_H
@@ -27,7 +28,7 @@
 #define EW_UNROLLED 64 /* elements along k, written out in the kernel's loop */
 #define EW_DOT_STEP 4  /* elements along k that the bf16 kernel takes at a time: a pair for each of two chains */
 
-enum { EW_F32, EW_BF16, EW_Q8, EW_Q4 };
+enum { EW_F32, EW_BF16, EW_Q8, EW_Q4, EW_FP8 };
 
 EW_INLINE void ew_rows_q8(const int group, const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
     const int groups = k / group, chains = rows == 1 ? 2 : 1;
@@ -167,28 +168,92 @@ EW_INLINE void ew_rows_f32(const int rows, const uint8_t *panel, int k, const ui
 
 #if defined(EW_HAS_BF16)
 
+/* Both bytes of a bf16, by the seven bits of an e4m3 without its sign. */
+#define EW_E4M3(i) ((i) > 7 ? 15360 + 16 * (i) : (i) > 3 ? 15232 + 32 * (i) : (i) > 1 ? 15104 + 64 * (i) : 15104 * (i))
+#define EW_HIGH(i) EW_E4M3(i) >> 8
+#define EW_LOW(i) EW_E4M3(i) & 255
+#define EW_EIGHT(F, i) F(i), F(i + 1), F(i + 2), F(i + 3), F(i + 4), F(i + 5), F(i + 6), F(i + 7)
+#define EW_64(F, i) EW_EIGHT(F, i), EW_EIGHT(F, i + 8), EW_EIGHT(F, i + 16), EW_EIGHT(F, i + 24), EW_EIGHT(F, i + 32), EW_EIGHT(F, i + 40), EW_EIGHT(F, i + 48), EW_EIGHT(F, i + 56)
+static const uint8_t ew_e4m3_high[128] EW_ALIGNED = {EW_64(EW_HIGH, 0), EW_64(EW_HIGH, 64)};
+static const uint8_t ew_e4m3_low[128] EW_ALIGNED = {EW_64(EW_LOW, 0), EW_64(EW_LOW, 64)};
+
+/* Two pairs along k of EW_LANES columns, as bf16: the first of each chain, then of the other. */
+EW_INLINE void ew_dot_pairs(const int format, const uint8_t *panel, int i, int v, vb *pairs) {
+    if (format == EW_BF16) {
+        pairs[0] = vb_load(panel + ((size_t)i * EW_PANEL + v * EW_LANES * 2) * 2);
+        pairs[1] = vb_load(panel + ((size_t)(i + 2) * EW_PANEL + v * EW_LANES * 2) * 2);
+    } else {
+        const vb four = vb_load(panel + (size_t)i * EW_PANEL + v * EW_LANES * 4);
+        const vi low = (vi)vb_look_up(four, ew_e4m3_low), sign = vi_set1((int32_t)0x80808080);
+        const vi high = (vi)vb_look_up(four, ew_e4m3_high) | ((vi)four & sign), odd = vi_set1(0x00ff00ff);
+        pairs[0] = (vb)vi_select(odd, low, high << 8);
+        pairs[1] = (vb)vi_select(odd, (vi)((vu)low >> 8), high);
+    }
+}
+
 /* Two chains of pairs, added at the end. */
-EW_INLINE void ew_rows_bf16(const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
+EW_INLINE void ew_rows_dot(const int format, const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
     vf sum[2][EW_MAX_ROWS][EW_VECTORS];
     EW_UNROLL
     for (int r = 0; r < rows; r++)
         EW_UNROLL
         for (int v = 0; v < EW_VECTORS; v++) sum[0][r][v] = sum[1][r][v] = vf_zero();
     for (int i = 0; i < k; i += EW_DOT_STEP) {
+        const uint8_t *ahead = panel + (size_t)i * EW_PANEL * (format == EW_BF16 ? 2 : 1) + EW_PREFETCH;
+        EW_UNROLL
+        for (int at = 0; at < EW_DOT_STEP * EW_PANEL * (format == EW_BF16 ? 2 : 1); at += EW_LANES * 4)
+            if (prefetch) ew_prefetch(ahead + at);
+        EW_UNROLL
+        for (int v = 0; v < EW_VECTORS; v++) {
+            vb pairs[2];
+            if (format == EW_FP8) ew_forget(); /* the rows: their numbers would take the registers that decoding needs */
+            ew_dot_pairs(format, panel, i, v, pairs);
+            EW_UNROLL
+            for (int r = 0; r < rows; r++)
+                EW_UNROLL
+                for (int c = 0; c < 2; c++) sum[c][r][v] = vf_dot(sum[c][r][v], pairs[c], vb_set1(x + r * stride + 2 * i + 4 * c));
+        }
+    }
+    EW_UNROLL
+    for (int r = 0; r < rows; r++)
+        EW_UNROLL
+        for (int v = 0; v < EW_VECTORS; v++) out[r][v] = sum[0][r][v] + sum[1][r][v];
+}
+EW_INLINE void ew_rows_bf16(const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
+    ew_rows_dot(EW_BF16, rows, panel, k, x, stride, out, prefetch);
+}
+EW_INLINE void ew_sum_fp8(const int rows, const uint8_t *w, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
+    ew_rows_dot(EW_FP8, rows, w, k, x, stride, out, prefetch);
+}
+
+#else
+
+/* Two chains, even and odd k, added at the end: the pairs lie side by side in one 32-bit lane. */
+EW_INLINE void ew_rows_bf16(const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
+    vf sum[2][EW_MAX_ROWS][EW_VECTORS];
+    EW_UNROLL
+    for (int r = 0; r < rows; r++)
+        EW_UNROLL
+        for (int v = 0; v < EW_VECTORS; v++) sum[0][r][v] = sum[1][r][v] = vf_zero();
+    for (int i = 0; i < k; i += 2) {
+        const uint8_t *w = panel + (size_t)i * EW_PANEL * 2;
+        EW_UNROLL
+        for (int v = 0; v < EW_VECTORS; v++)
+            if (prefetch) ew_prefetch(w + EW_PREFETCH + v * EW_LANES * 4);
         EW_UNROLL
         for (int c = 0; c < 2; c++) {
-            const uint8_t *w = panel + (size_t)(i + 2 * c) * EW_PANEL * 2;
-            vb pairs[EW_VECTORS];
+            vf one[EW_VECTORS];
+            ew_forget();
             EW_UNROLL
             for (int v = 0; v < EW_VECTORS; v++) {
-                pairs[v] = vb_load(w + v * EW_LANES * 4);
-                if (prefetch) ew_prefetch(w + EW_PREFETCH + v * EW_LANES * 4);
+                const vi pair = vi_load((const int32_t *)w + v * EW_LANES);
+                one[v] = vf_bits(c ? pair & (int32_t)0xffff0000 : pair << 16);
             }
             EW_UNROLL
             for (int r = 0; r < rows; r++) {
-                const vb a = vb_set1(x + r * stride + 2 * (i + 2 * c));
+                const vf a = vf_set1(((const float *)(x + r * stride))[i + c]);
                 EW_UNROLL
-                for (int v = 0; v < EW_VECTORS; v++) sum[c][r][v] = vf_dot(sum[c][r][v], pairs[v], a);
+                for (int v = 0; v < EW_VECTORS; v++) sum[c][r][v] = vf_fma(a, one[v], sum[c][r][v]);
             }
         }
     }
@@ -198,42 +263,49 @@ EW_INLINE void ew_rows_bf16(const int rows, const uint8_t *panel, int k, const u
         for (int v = 0; v < EW_VECTORS; v++) out[r][v] = sum[0][r][v] + sum[1][r][v];
 }
 
-#else
-
-/* Two chains, even and odd k, added at the end: the pairs lie side by side in one 32-bit lane. */
-EW_INLINE void ew_rows_bf16(const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
-    vf even[EW_MAX_ROWS][EW_VECTORS], odd[EW_MAX_ROWS][EW_VECTORS];
+/* The same chains; k is a multiple of four. */
+EW_INLINE void ew_sum_fp8(const int rows, const uint8_t *w, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
+    vf sum[2][EW_MAX_ROWS][EW_VECTORS];
     EW_UNROLL
     for (int r = 0; r < rows; r++)
         EW_UNROLL
-        for (int v = 0; v < EW_VECTORS; v++) even[r][v] = odd[r][v] = vf_zero();
-    for (int i = 0; i < k; i += 2) {
-        const uint8_t *w = panel + (size_t)i * EW_PANEL * 2;
-        vf low[EW_VECTORS], high[EW_VECTORS];
+        for (int v = 0; v < EW_VECTORS; v++) sum[0][r][v] = sum[1][r][v] = vf_zero();
+    for (int i = 0; i < k; i += 4, w += EW_PANEL * 4) {
         EW_UNROLL
-        for (int v = 0; v < EW_VECTORS; v++) {
-            vi pair = vi_load((const int32_t *)w + v * EW_LANES);
-            low[v] = vf_bits(pair << 16);
-            high[v] = vf_bits(pair & (int32_t)0xffff0000);
+        for (int v = 0; v < EW_VECTORS; v++)
             if (prefetch) ew_prefetch(w + EW_PREFETCH + v * EW_LANES * 4);
-        }
         EW_UNROLL
-        for (int r = 0; r < rows; r++) {
-            const float *a = (const float *)(x + r * stride) + i;
+        for (int j = 0; j < 4; j++) {
+            const int c = j & 1; /* element j is byte 2 * c + j / 2 */
+            vf one[EW_VECTORS];
+            ew_forget();
             EW_UNROLL
-            for (int v = 0; v < EW_VECTORS; v++) {
-                even[r][v] = vf_fma(vf_set1(a[0]), low[v], even[r][v]);
-                odd[r][v] = vf_fma(vf_set1(a[1]), high[v], odd[r][v]);
+            for (int v = 0; v < EW_VECTORS; v++) one[v] = vf_from_e4m3(vi_load((const int32_t *)w + v * EW_LANES) << (24 - 8 * (2 * c + j / 2)));
+            EW_UNROLL
+            for (int r = 0; r < rows; r++) {
+                const vf a = vf_set1(((const float *)(x + r * stride))[i + j]);
+                EW_UNROLL
+                for (int v = 0; v < EW_VECTORS; v++) sum[c][r][v] = vf_fma(a, one[v], sum[c][r][v]);
             }
         }
     }
     EW_UNROLL
     for (int r = 0; r < rows; r++)
         EW_UNROLL
-        for (int v = 0; v < EW_VECTORS; v++) out[r][v] = even[r][v] + odd[r][v];
+        for (int v = 0; v < EW_VECTORS; v++) out[r][v] = sum[0][r][v] + sum[1][r][v];
 }
 
 #endif
+
+EW_INLINE void ew_rows_fp8(const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
+    ew_sum_fp8(rows, panel + EW_PANEL * 2, k, x, stride, out, prefetch);
+    EW_UNROLL
+    for (int v = 0; v < EW_VECTORS; v++) {
+        const vf scale = vf_from_bf16((const uint16_t *)panel + v * EW_LANES);
+        EW_UNROLL
+        for (int r = 0; r < rows; r++) out[r][v] = out[r][v] * scale;
+    }
+}
 
 /* `rows` rows of a product in `format`, a compile-time constant as `group` and `rows` are. */
 EW_INLINE void ew_rows(const int format, const int group, const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
@@ -241,6 +313,7 @@ EW_INLINE void ew_rows(const int format, const int group, const int rows, const 
     if (format == EW_BF16) ew_rows_bf16(rows, panel, k, x, stride, out, prefetch);
     if (format == EW_Q8) ew_rows_q8(group, rows, panel, k, x, stride, out, prefetch);
     if (format == EW_Q4) ew_rows_q4(group, rows, panel, k, x, stride, out, prefetch);
+    if (format == EW_FP8) ew_rows_fp8(rows, panel, k, x, stride, out, prefetch);
 }
 
 #endif

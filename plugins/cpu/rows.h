@@ -186,6 +186,18 @@ EW_NOINLINE __attribute__((unused)) void ew_embed_bf16(const uint8_t *panels, si
         for (int i = 0; i < n; i++) EW_ROW(float, y, y_stride, r)[i] = ew_bf16_to_f32(column[(size_t)(i / 2) * EW_PANEL * 2 + i % 2]);
     }
 }
+EW_NOINLINE __attribute__((unused)) void ew_embed_fp8(const uint8_t *panels, size_t panel_bytes, const int32_t *ids, uint8_t *y, size_t y_stride, int n, int first, int last) {
+    for (int r = first; r < last; r++) {
+        const uint8_t *panel = panels + (size_t)(ids[r] / EW_PANEL) * panel_bytes;
+        const int column = ids[r] % EW_PANEL;
+        const float scale = ew_bf16_to_f32(((const uint16_t *)panel)[column]);
+        for (int i = 0; i < n; i++) {
+            const int place = i % 4 == 1 || i % 4 == 2 ? 3 - i % 4 : i % 4;
+            const int32_t top = (int32_t)((uint32_t)panel[EW_PANEL * 2 + (i / 4 * EW_PANEL + column) * 4 + place] << 24);
+            EW_ROW(float, y, y_stride, r)[i] = vf_from_e4m3(vi_set1(top))[0] * scale;
+        }
+    }
+}
 /* Tables of their own lie row by row. */
 EW_NOINLINE __attribute__((unused)) void ew_embed_rows_f32(const uint8_t *table, size_t stride, const int32_t *ids, uint8_t *y, size_t y_stride, int n, int first, int last) {
     for (int r = first; r < last; r++) memcpy(y + (size_t)r * y_stride, table + (size_t)ids[r] * stride, (size_t)n * 4);

@@ -11,7 +11,6 @@ from enginewright.builder.targets.cpu.isa import IsaLevel
 from tests.support.cpu_engine import LEVELS
 from tests.support.cpu_kernels import Kernels
 
-
 Compiled = Callable[[IsaLevel], Kernels]
 
 

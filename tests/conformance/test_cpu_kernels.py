@@ -5,6 +5,7 @@ from __future__ import annotations
 from ctypes import c_float, c_int32, c_size_t, c_void_p
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from enginewright.builder import reference_ops
-from enginewright.builder.quantize.weight_only import fake_quantize, round_bf16
+from enginewright.builder.quantize.weight_only import fake_quantize, quantize_fp8, round_bf16
 from enginewright.builder.reference_ops import QuantizedRows, quantize
+from enginewright.builder.targets.cpu.pack import DOT_FORMATS
 from tests.support.cpu_kernels import (
     FORMAT_GROUPS,
     FORMATS,
@@ -58,7 +60,7 @@ def seen_by_product(
         x = dequantize(kernels.quantize(x, format), k, group, rotation)
         # padding takes part: what rounding leaves there on both sides is multiplied too
         weight = padded(weight, k)
-    elif kernels.level.dot_bf16 and format == "bf16":
+    elif kernels.level.dot_bf16 and format in DOT_FORMATS:
         x = round_bf16(x)
     weight = fake_quantize(weight, format, group, rotation)
     return x.astype(np.float64), weight.astype(np.float64)
@@ -128,6 +130,19 @@ def test_bf16_products_have_the_bits_of_their_definition(
     x, weight = random(rows, k), random(n, k, seed=1)
     found = dot_kernels.gemm(x, weight, "bf16")[:, :n]
     np.testing.assert_array_equal(found, dot_bf16(round_bf16(x), round_bf16(weight)))
+    values, scales = quantize_fp8(weight)
+    found = dot_kernels.gemm(x, weight, "fp8")[:, :n]
+    expected = dot_bf16(round_bf16(x), values.astype(np.float32)) * scales[:, 0]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_every_number_of_fp8_is_decoded_exactly(kernels: Kernels) -> None:
+    codes = np.delete(np.arange(256, dtype=np.uint8), [127, 255])  # which are no numbers
+    numbers = codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    weight = np.stack([np.roll(numbers, i) for i in range(40)])
+    weight = np.pad(weight, ((0, 0), (0, 2)))
+    unit = np.eye(256, dtype=np.float32)
+    np.testing.assert_array_equal(kernels.gemm(unit, weight, "fp8")[:, :40], weight.T)
 
 
 @few_examples

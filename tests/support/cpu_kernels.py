@@ -15,7 +15,7 @@ import numpy.typing as npt
 from enginewright.builder.network import Weight
 from enginewright.builder.targets.cpu import toolchain
 from enginewright.builder.targets.cpu.isa import IsaLevel
-from enginewright.builder.targets.cpu.pack import dot_width, pack, plan_panels
+from enginewright.builder.targets.cpu.pack import DOT_FORMATS, dot_width, pack, plan_panels
 from enginewright.builder.targets.cpu.toolchain import compile_engine
 from enginewright.runtime import machine
 from enginewright.runtime.abi_cpu import ResultStruct
@@ -29,9 +29,9 @@ toolchain.COMMON_FLAGS += tuple(os.environ.get("ENGINEWRIGHT_TEST_CFLAGS", "").s
 
 SOURCES = Path(__file__).parent / "kernels"
 GROUP, ROTATION = 128, 64  # as kernels/kernels.c has them
-FORMAT_GROUPS = {"f32": (0, 0), "bf16": (0, 0), "int8": (GROUP, ROTATION), "uint4": (32, 0)}
+FORMATS = ("f32", "bf16", "int8", "uint4", "fp8")
+FORMAT_GROUPS = dict.fromkeys(FORMATS, (0, 0)) | {"int8": (GROUP, ROTATION), "uint4": (32, 0)}
 HEADS, KV_HEADS, HEAD_DIM = 6, 2, 22  # as kernels/attend.inc has them
-FORMATS = ("f32", "bf16", "int8", "uint4")
 
 
 class Product(ctypes.Structure):
@@ -123,7 +123,7 @@ class Kernels:
         """Return rows as the product with weights in `format` reads them."""
         if FORMAT_GROUPS[format][0]:
             return self.quantize(x, format)
-        if self.level.dot_bf16 and format == "bf16":
+        if self.level.dot_bf16 and format in DOT_FORMATS:
             return self.round_bf16(x)
         return np.ascontiguousarray(x)
 

@@ -21,7 +21,7 @@ class IsaLevel:
     lanes: int
     panel: int  # weight columns that stand side by side
     offset: int  # added to an int8 weight when it is stored
-    dot_bf16: bool = False  # bf16 weights meet activations that were rounded to bf16
+    dot_bf16: bool = False  # bf16 and fp8 weights meet rows that were rounded to bf16
 
 
 LEVELS = (
@@ -35,16 +35,18 @@ LEVELS = (
             "avx512vl",
             "avx512_vnni",
             "avx512_bf16",
+            "avx512vbmi",
             "fma",
             "amx_tile",
             "amx_int8",
         ),
         ("EW_ISA_AVX512", "EW_HAS_BF16", "EW_HAS_AMX"),
-        "x86_64_v4+avx512vnni+avx512bf16+amx_tile+amx_int8",
+        "x86_64_v4+avx512vnni+avx512bf16+avx512vbmi+amx_tile+amx_int8",
         (
             "-march=x86-64-v4",
             "-mavx512vnni",
             "-mavx512bf16",
+            "-mavx512vbmi",
             "-mamx-tile",
             "-mamx-int8",
             "-mprefer-vector-width=512",
@@ -57,10 +59,25 @@ LEVELS = (
     IsaLevel(
         "avx512-bf16",
         "x86_64",
-        ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16", "fma"),
+        (
+            "avx512f",
+            "avx512bw",
+            "avx512dq",
+            "avx512vl",
+            "avx512_vnni",
+            "avx512_bf16",
+            "avx512vbmi",
+            "fma",
+        ),
         ("EW_ISA_AVX512", "EW_HAS_BF16"),
-        "x86_64_v4+avx512vnni+avx512bf16",
-        ("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16", "-mprefer-vector-width=512"),
+        "x86_64_v4+avx512vnni+avx512bf16+avx512vbmi",
+        (
+            "-march=x86-64-v4",
+            "-mavx512vnni",
+            "-mavx512bf16",
+            "-mavx512vbmi",
+            "-mprefer-vector-width=512",
+        ),
         lanes=16,
         panel=32,
         offset=128,

@@ -8,10 +8,10 @@ from ....runtime.dtypes import DType
 from ...network import ROWS, NetworkError, Node, Value, Weight
 from .calls import Buffer, KernelCall, Operand, Place, Split
 from .isa import IsaLevel
-from .pack import PackedLayout, dot_width, plan_bias, plan_panels, plan_table
+from .pack import DOT_FORMATS, PackedLayout, dot_width, plan_bias, plan_panels, plan_table
 
 # As plugins/cpu/product.h has them.
-KERNELS = {"f32": "EW_F32", "bf16": "EW_BF16", "int8": "EW_Q8", "uint4": "EW_Q4"}
+KERNELS = {"f32": "EW_F32", "bf16": "EW_BF16", "int8": "EW_Q8", "uint4": "EW_Q4", "fp8": "EW_FP8"}
 
 
 def q8_row_bytes(width: int, group: int) -> int:
@@ -200,7 +200,7 @@ class Lowering:
             reads["residual"] = residual
             fields += [".residual = {residual}", ".residual_stride = {residual_stride}"]
         assert x_value is not None
-        rounded = self.level.dot_bf16 and layout.format == "bf16"
+        rounded = self.level.dot_bf16 and layout.format in DOT_FORMATS
         group = self.row_groups.get(x_value, 0)
         if layout.group != group or (x_value.dtype is DType.BF16) != rounded:
             raise NetworkError(f"{node} multiplies {x_value} by a weight in {kernel_name(layout)}")

@@ -25,7 +25,7 @@ from ..base import TargetResult
 from .calls import PackedWeight
 from .emit import emit
 from .isa import IsaLevel, find_level
-from .pack import pack
+from .pack import DOT_FORMATS, pack
 from .program import ModelFacts, Program, build_program
 from .toolchain import compile_engine
 
@@ -45,11 +45,11 @@ class CpuTarget:
         return {"isa": level.name, "features": list(level.features), "os": "linux", "machine": arch}
 
     def rounded_activations(self, config: BuildConfig) -> Mapping[str, DType]:
-        """int8 for weights that are integers; bf16 for bf16 where the level multiplies it."""
+        """int8 for weights that are integers; bf16 for others where the level multiplies it."""
         level, _ = self._choose(config)
         rounded = {"int8": DType.Q8, "uint4": DType.Q8}
         if level.dot_bf16:
-            rounded["bf16"] = DType.BF16
+            rounded.update(dict.fromkeys(DOT_FORMATS, DType.BF16))
         return rounded
 
     def compile(

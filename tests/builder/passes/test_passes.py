@@ -219,6 +219,8 @@ def formats_of(network: Network) -> dict[str, tuple[str, int]]:
         ("bf16", None, {"embedding": "bf16", "head": "bf16", "layers.0.mlp.down": "bf16"}),
         ("int8", None, {"embedding": "bf16", "head": "int8", "layers.0.mlp.gate_up": "int8"}),
         ("int4", None, {"embedding": "bf16", "head": "int8", "layers.0.mlp.down": "uint4"}),
+        ("fp8", None, {"embedding": "bf16", "head": "int8", "layers.0.mlp.down": "fp8"}),
+        ("fp8", "fp8", {"embedding": "bf16", "head": "fp8", "layers.0.mlp.down": "fp8"}),
         ("int8", "f32", {"embedding": "bf16", "head": "f32", "layers.0.attention.q_k_v": "int8"}),
     ],
 )

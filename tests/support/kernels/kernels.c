@@ -8,6 +8,7 @@ EW_DEFINE_GEMM(f32, EW_F32, 0)
 EW_DEFINE_GEMM(bf16, EW_BF16, 0)
 EW_DEFINE_GEMM(q8, EW_Q8, 128)
 EW_DEFINE_GEMM(q4, EW_Q4, 32)
+EW_DEFINE_GEMM(fp8, EW_FP8, 0)
 EW_DEFINE_HEAD(f32, EW_F32, 0)
 
 /* What an engine does once when it is opened; 0 when the kernels may be called. */
@@ -37,6 +38,8 @@ EW_EXPORT void test_gemm(int format, int swiglu, const ew_product *m) {
     if (format == 2 && swiglu) ew_gemm_swiglu_q8(m);
     if (format == 3 && !swiglu) ew_gemm_q4(m);
     if (format == 3 && swiglu) ew_gemm_swiglu_q4(m);
+    if (format == 4 && !swiglu) ew_gemm_fp8(m);
+    if (format == 4 && swiglu) ew_gemm_swiglu_fp8(m);
 }
 /* The id of each row's highest logit, or -1. */
 EW_EXPORT void test_head(const ew_product *m, const uint8_t *wanted, int vocab, int32_t *ids) {
