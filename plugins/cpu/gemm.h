@@ -81,6 +81,8 @@ EW_INLINE void ew_epilogue(const int rows, const int kind, const ew_product *m, 
     }
 #if EW_MAX_ROWS == 6
 #define EW_BLOCK_CASES(F, G, T) EW_BLOCK_CASE(1, F, G, T) EW_BLOCK_CASE(2, F, G, T) EW_BLOCK_CASE(3, F, G, T) EW_BLOCK_CASE(4, F, G, T) EW_BLOCK_CASE(5, F, G, T) EW_BLOCK_CASE(6, F, G, T)
+#elif EW_MAX_ROWS == 4
+#define EW_BLOCK_CASES(F, G, T) EW_BLOCK_CASE(1, F, G, T) EW_BLOCK_CASE(2, F, G, T) EW_BLOCK_CASE(3, F, G, T) EW_BLOCK_CASE(4, F, G, T)
 #elif EW_MAX_ROWS == 3
 #define EW_BLOCK_CASES(F, G, T) EW_BLOCK_CASE(1, F, G, T) EW_BLOCK_CASE(2, F, G, T) EW_BLOCK_CASE(3, F, G, T)
 #else

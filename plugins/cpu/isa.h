@@ -45,7 +45,11 @@
 #define EW_LANES 4
 #define EW_PANEL 16
 #define EW_OFFSET 0
+#if defined(EW_HAS_I8MM)
+#define EW_MAX_ROWS 4
+#else
 #define EW_MAX_ROWS 3
+#endif
 #define EW_ATTENTION_ROWS 3
 #else
 #if defined(__SSE2__)
@@ -58,8 +62,9 @@
 #define EW_ATTENTION_ROWS 3
 #endif
 #define EW_VECTORS (EW_PANEL / EW_LANES)
-/* Rows of a block. Decoding fp8 to floats takes registers, of which AVX2 has sixteen. */
-#define EW_BLOCK_ROWS(FORMAT) (FORMAT == EW_FP8 && EW_LANES == 8 ? 2 : EW_MAX_ROWS)
+/* Rows of a block. Decoding fp8 to floats takes registers, of which AVX2 has sixteen; sums of floats take them on
+ * NEON, where integers of pairs of rows share one. */
+#define EW_BLOCK_ROWS(FORMAT) (FORMAT == EW_FP8 && EW_LANES == 8 ? 2 : EW_MAX_ROWS == 4 && FORMAT != EW_Q8 && FORMAT != EW_Q4 ? 3 : EW_MAX_ROWS)
 
 typedef float vf __attribute__((vector_size(EW_LANES * 4)));
 typedef int32_t vi __attribute__((vector_size(EW_LANES * 4)));
@@ -163,6 +168,11 @@ EW_INLINE vi vi_from_vf(vf a) { return (vi)vcvtnq_s32_f32((float32x4_t)a); }
 EW_INLINE vf vf_round(vf a) { return (vf)vrndnq_f32((float32x4_t)a); }
 EW_INLINE vi vi_dot(vi c, vb w, vb a) { return (vi)vdotq_s32((int32x4_t)c, (int8x16_t)w, (int8x16_t)a); }
 EW_INLINE void ew_pause(void) { __asm__ volatile("yield"); }
+#if defined(EW_HAS_I8MM)
+/* Dot products of eight bytes of two rows with two columns: of the first row with both, then of the second. */
+EW_INLINE vi vi_dot_pairs(vi c, vb rows, vb columns) { return (vi)vmmlaq_s32((int32x4_t)c, (int8x16_t)rows, (int8x16_t)columns); }
+EW_INLINE vb vb_pair(const uint8_t *p, const uint8_t *q) { return (vb)vcombine_u8(vld1_u8(p), vld1_u8(q)); }
+#endif
 #else
 EW_INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; } /* two roundings: this level has no fused form */
 EW_INLINE vf vf_max(vf a, vf b) { return vf_select((vi)(a > b), a, b); }

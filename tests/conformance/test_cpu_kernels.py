@@ -13,18 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from enginewright.builder import reference_ops
-from enginewright.builder.quantize.weight_only import fake_quantize, quantize_fp8, round_bf16
-from enginewright.builder.reference_ops import QuantizedRows, quantize
-from enginewright.builder.targets.cpu.pack import DOT_FORMATS
-from tests.support.cpu_kernels import (
-    FORMAT_GROUPS,
-    FORMATS,
-    GROUP,
-    ROTATION,
-    Kernels,
-    address,
-    padded,
-)
+from enginewright.builder.quantize.weight_only import quantize_fp8, round_bf16
+from enginewright.builder.reference_ops import quantize
+from tests.support.cpu_kernels import FORMATS, GROUP, ROTATION, Kernels, address, padded
+from tests.support.product_twin import assert_close, random, seen_by_product
 
 rms_norm: Any = reference_ops.rms_norm  # called with doubles here
 silu: Any = reference_ops.silu
@@ -34,41 +26,6 @@ few_examples = settings(
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-
-
-def random(*shape: int, seed: int = 0) -> npt.NDArray[np.float32]:
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
-
-
-def dequantize(
-    rows: npt.NDArray[np.uint8], k: int, group: int, rotation: int
-) -> npt.NDArray[np.float32]:
-    """What quantized rows stand for, as numpy reads them."""
-    scales = np.ascontiguousarray(rows[:, k:]).view(np.float32)[:, : k // group]
-    values = np.ascontiguousarray(rows[:, :k]).view(np.int8)
-    return QuantizedRows(values, scales, group, k, rotation).dequantize()
-
-
-def seen_by_product(
-    kernels: Kernels, x: npt.NDArray[np.float32], weight: npt.NDArray[np.float32], format: str
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Activations and weights as a product in that format sees them."""
-    group, rotation = FORMAT_GROUPS[format]
-    if group:
-        k = -(-x.shape[1] // group) * group
-        # the kernel's own: a tie may be rounded either way, and rotated rows have many alike
-        x = dequantize(kernels.quantize(x, format), k, group, rotation)
-        # padding takes part: what rounding leaves there on both sides is multiplied too
-        weight = padded(weight, k)
-    elif kernels.level.dot_bf16 and format in DOT_FORMATS:
-        x = round_bf16(x)
-    weight = fake_quantize(weight, format, group, rotation)
-    return x.astype(np.float64), weight.astype(np.float64)
-
-
-def assert_close(found: Any, expected: Any, tolerance: float = 2e-6) -> None:
-    scale = max(1.0, float(np.abs(expected).max(initial=0)))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * scale)
 
 
 def test_the_headers_have_the_facts_that_the_builder_packs_for(kernels: Kernels) -> None:

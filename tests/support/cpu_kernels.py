@@ -116,8 +116,12 @@ class Kernels:
             last,
         )
         kind = FORMATS.index(layout.format)
-        self.library.test_gemm(kind, int(swiglu), ctypes.byref(product))
+        self.multiply(kind, swiglu, product)
         return out
+
+    def multiply(self, kind: int, swiglu: bool, product: Product) -> None:
+        """Call the product of a format, an index of FORMATS."""
+        self.library.test_gemm(kind, int(swiglu), ctypes.byref(product))
 
     def operand(self, x: Float32, format: str) -> npt.NDArray[Any]:
         """Return rows as the product with weights in `format` reads them."""

@@ -117,6 +117,17 @@ LEVELS = (
         offset=0,
     ),
     IsaLevel(
+        "neon-i8mm",
+        "aarch64",
+        ("asimd", "asimddp", "i8mm"),
+        ("EW_ISA_NEON", "EW_HAS_I8MM"),
+        "baseline+dotprod+i8mm",
+        ("-march=armv8.2-a+dotprod+i8mm",),
+        lanes=4,
+        panel=16,
+        offset=0,
+    ),
+    IsaLevel(
         "neon",
         "aarch64",
         ("asimd", "asimddp"),
