@@ -51,18 +51,19 @@ class Product(ctypes.Structure):
         ("rows", c_int32),
         ("first_panel", c_int32),
         ("last_panel", c_int32),
+        ("tiles", c_int32),
     )
 
 
 class Kernels:
     """The kernels of one instruction set."""
 
-    def __init__(self, level: IsaLevel, folder: Path) -> None:
+    def __init__(self, level: IsaLevel, folder: Path, extra: tuple[str, ...] = ()) -> None:
         self.level = level
         path = folder / f"{level.name}.so"
         others = tuple(str(SOURCES / f"attend_{kv}.c") for kv in ("f32", "bf16", "int8"))
         arch = level.arch or machine.detect().arch
-        compile_engine(SOURCES / "kernels.c", path, level, arch, None, others)
+        compile_engine(SOURCES / "kernels.c", path, level, arch, None, (*others, *extra))
         self.library: Any = ctypes.CDLL(str(path))
         assert self.library.test_start() == 0, "the system refuses the registers of this level"
         self.library.test_philox.restype = ctypes.c_double
@@ -114,6 +115,7 @@ class Kernels:
             rows,
             first,
             last,
+            1,
         )
         kind = FORMATS.index(layout.format)
         self.multiply(kind, swiglu, product)
