@@ -29,6 +29,11 @@
 #define EW_OFFSET 128
 #define EW_MAX_ROWS 6
 #define EW_ATTENTION_ROWS 6
+#if defined(EW_HAS_AMX)
+#define EW_DOT_STEP 32 /* elements along k that rows and panels for bf16 products are padded to: a row of a tile */
+#else
+#define EW_DOT_STEP 4 /* or a pair for each of two chains */
+#endif
 #elif defined(EW_ISA_AVX2)
 #include <immintrin.h>
 #define EW_LANES 8

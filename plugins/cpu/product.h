@@ -26,7 +26,6 @@
 #define EW_PREFETCH 4096   /* bytes ahead */
 #define EW_PREFETCH_ROWS 3 /* fewer leave it to the processor, which then does better: int4 gains half, int8 a twentieth */
 #define EW_UNROLLED 64 /* elements along k, written out in the kernel's loop */
-#define EW_DOT_STEP 4  /* elements along k that the bf16 kernel takes at a time: a pair for each of two chains */
 
 enum { EW_F32, EW_BF16, EW_Q8, EW_Q4, EW_FP8 };
 
@@ -274,10 +273,10 @@ EW_INLINE void ew_rows_dot(const int format, const int rows, const uint8_t *pane
     for (int r = 0; r < rows; r++)
         EW_UNROLL
         for (int v = 0; v < EW_VECTORS; v++) sum[0][r][v] = sum[1][r][v] = vf_zero();
-    for (int i = 0; i < k; i += EW_DOT_STEP) {
+    for (int i = 0; i < k; i += 4) {
         const uint8_t *ahead = panel + (size_t)i * EW_PANEL * (format == EW_BF16 ? 2 : 1) + EW_PREFETCH;
         EW_UNROLL
-        for (int at = 0; at < EW_DOT_STEP * EW_PANEL * (format == EW_BF16 ? 2 : 1); at += EW_LANES * 4)
+        for (int at = 0; at < 4 * EW_PANEL * (format == EW_BF16 ? 2 : 1); at += EW_LANES * 4)
             if (prefetch) ew_prefetch(ahead + at);
         EW_UNROLL
         for (int v = 0; v < EW_VECTORS; v++) {
@@ -295,9 +294,47 @@ EW_INLINE void ew_rows_dot(const int format, const int rows, const uint8_t *pane
         EW_UNROLL
         for (int v = 0; v < EW_VECTORS; v++) out[r][v] = sum[0][r][v] + sum[1][r][v];
 }
+#if defined(EW_HAS_AMX)
+/* What tiles give (amx.h), for when the system grants none: 16 pairs in two chains from zero, then the sum of both to
+ * the rest. Subnormals are zeros to them. */
+EW_INLINE void ew_rows_bf16(const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
+    const unsigned mode = _mm_getcsr();
+    _mm_setcsr(mode | 0x8040);
+    EW_UNROLL
+    for (int r = 0; r < rows; r++)
+        EW_UNROLL
+        for (int v = 0; v < EW_VECTORS; v++) out[r][v] = vf_zero();
+    for (int block = 0; block < k; block += EW_DOT_STEP) {
+        vf sum[2][EW_MAX_ROWS][EW_VECTORS];
+        EW_UNROLL
+        for (int r = 0; r < rows; r++)
+            EW_UNROLL
+            for (int v = 0; v < EW_VECTORS; v++) sum[0][r][v] = sum[1][r][v] = vf_zero();
+        for (int i = block; i < block + EW_DOT_STEP; i += 2)
+            EW_UNROLL
+            for (int v = 0; v < EW_VECTORS; v++) {
+                const uint8_t *w = panel + ((size_t)i * EW_PANEL + v * EW_LANES * 2) * 2;
+                const vi pair = vi_load((const int32_t *)w);
+                if (prefetch) ew_prefetch(w + EW_PREFETCH);
+                EW_UNROLL
+                for (int r = 0; r < rows; r++) {
+                    const vi a = (vi)vb_set1(x + r * stride + 2 * i);
+                    sum[0][r][v] = vf_fma(vf_bits(a << 16), vf_bits(pair << 16), sum[0][r][v]);
+                    sum[1][r][v] = vf_fma(vf_bits(a & (int32_t)0xffff0000), vf_bits(pair & (int32_t)0xffff0000), sum[1][r][v]);
+                }
+            }
+        EW_UNROLL
+        for (int r = 0; r < rows; r++)
+            EW_UNROLL
+            for (int v = 0; v < EW_VECTORS; v++) out[r][v] += sum[0][r][v] + sum[1][r][v];
+    }
+    _mm_setcsr(mode);
+}
+#else
 EW_INLINE void ew_rows_bf16(const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
     ew_rows_dot(EW_BF16, rows, panel, k, x, stride, out, prefetch);
 }
+#endif
 EW_INLINE void ew_sum_fp8(const int rows, const uint8_t *w, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
     ew_rows_dot(EW_FP8, rows, w, k, x, stride, out, prefetch);
 }

@@ -92,7 +92,7 @@ EW_INLINE void ew_quantize_row(const int group, const int rotation, const float 
     }
 
 #if defined(EW_HAS_BF16)
-/* Rounds `n` floats to the nearest bf16; zeros follow up to `k`, which is less than EW_LANES more. */
+/* Rounds `n` floats to the nearest bf16; zeros follow up to `k`. */
 EW_NOINLINE __attribute__((unused)) void ew_round_bf16(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, int n, int k, int first, int last) {
     for (int r = first; r < last; r++) {
         const float *from = EW_ROW(const float, x, x_stride, r);
@@ -100,7 +100,7 @@ EW_NOINLINE __attribute__((unused)) void ew_round_bf16(const uint8_t *x, size_t 
         int i = 0;
         for (; i + EW_LANES <= n; i += EW_LANES) vf_store_bf16(to + i, vf_load(from + i));
         float rest[EW_LANES] = {0};
-        uint16_t rounded[EW_LANES];
+        uint16_t rounded[EW_LANES + EW_DOT_STEP] = {0};
         memcpy(rest, from + i, (size_t)(n - i) * 4);
         vf_store_bf16(rounded, vf_load(rest));
         memcpy(to + i, rounded, (size_t)(k - i) * 2);

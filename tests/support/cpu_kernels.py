@@ -60,6 +60,7 @@ class Kernels:
 
     def __init__(self, level: IsaLevel, folder: Path, extra: tuple[str, ...] = ()) -> None:
         self.level = level
+        self.tiles = True  # AMX: products may use them
         path = folder / f"{level.name}.so"
         others = tuple(str(SOURCES / f"attend_{kv}.c") for kv in ("f32", "bf16", "int8"))
         arch = level.arch or machine.detect().arch
@@ -115,7 +116,7 @@ class Kernels:
             rows,
             first,
             last,
-            1,
+            int(self.tiles),
         )
         kind = FORMATS.index(layout.format)
         self.multiply(kind, swiglu, product)
@@ -136,7 +137,7 @@ class Kernels:
     def round_bf16(self, x: Float32, first: int = 0, last: int | None = None) -> npt.NDArray[Any]:
         """Round rows to bf16; rows outside the range are all 0xA5A5."""
         rows, n = x.shape
-        k = dot_width(n)
+        k = dot_width(n, self.level)
         out = np.full((rows, k), 0xA5A5, np.uint16)
         self.row_op("round_bf16", x, out, c_int32(n), c_int32(k), first=first, last=last)
         return out.view(ml_dtypes.bfloat16)

@@ -26,6 +26,7 @@ class EmulatedKernels(Kernels):
 
     def __init__(self, level: IsaLevel, folder: Path) -> None:
         self.level = level
+        self.tiles = False
         program = folder / level.name
         flags = [flag for flag in COMMON_FLAGS if flag not in ("-shared", "-fPIC")]
         command = [sys.executable, "-m", "ziglang", "cc", "-target", f"{level.arch}-linux-musl"]

@@ -21,7 +21,7 @@ class IsaLevel:
     lanes: int
     panel: int  # weight columns that stand side by side
     offset: int  # added to an int8 weight when it is stored
-    dot_bf16: bool = False  # bf16 and fp8 weights meet rows that were rounded to bf16
+    dot_bf16: int = 0  # rows for bf16 and fp8 weights are rounded, and padded to so many; 0: f32
 
 
 LEVELS = (
@@ -39,9 +39,10 @@ LEVELS = (
             "fma",
             "amx_tile",
             "amx_int8",
+            "amx_bf16",
         ),
         ("EW_ISA_AVX512", "EW_HAS_BF16", "EW_HAS_AMX"),
-        "x86_64_v4+avx512vnni+avx512bf16+avx512vbmi+amx_tile+amx_int8",
+        "x86_64_v4+avx512vnni+avx512bf16+avx512vbmi+amx_tile+amx_int8+amx_bf16",
         (
             "-march=x86-64-v4",
             "-mavx512vnni",
@@ -49,12 +50,13 @@ LEVELS = (
             "-mavx512vbmi",
             "-mamx-tile",
             "-mamx-int8",
+            "-mamx-bf16",
             "-mprefer-vector-width=512",
         ),
         lanes=16,
         panel=32,
         offset=128,
-        dot_bf16=True,
+        dot_bf16=32,
     ),
     IsaLevel(
         "avx512-bf16",
@@ -81,7 +83,7 @@ LEVELS = (
         lanes=16,
         panel=32,
         offset=128,
-        dot_bf16=True,
+        dot_bf16=4,
     ),
     IsaLevel(
         "avx512",

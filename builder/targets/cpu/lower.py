@@ -94,7 +94,7 @@ class Lowering:
         if value.dtype is DType.Q8:
             row_bytes = q8_row_bytes(width, self.row_groups[value])
         elif value.dtype is DType.BF16:
-            row_bytes = _round(dot_width(width) * 2)
+            row_bytes = _round(dot_width(width, self.level) * 2)
         else:
             # Whole panels, so that a kernel may write all columns of its last one.
             row_bytes = _round(-(-width // self.level.panel) * self.level.panel * 4)
@@ -172,7 +172,7 @@ class Lowering:
         x, y = self._input(node.inputs[0]), self._output(node.output, Split.ROWS)
         code = (
             "ew_round_bf16({x}, {x_stride}, {y}, {y_stride}, "
-            f"{width}, {dot_width(width)}, {{first}}, {{last}});"
+            f"{width}, {dot_width(width, self.level)}, {{first}}, {{last}});"
         )
         return KernelCall(code, Split.ROWS, {"x": x}, {"y": y})
 
@@ -200,7 +200,7 @@ class Lowering:
             reads["residual"] = residual
             fields += [".residual = {residual}", ".residual_stride = {residual_stride}"]
         assert x_value is not None
-        rounded = self.level.dot_bf16 and layout.format in DOT_FORMATS
+        rounded = self.level.dot_bf16 > 0 and layout.format in DOT_FORMATS
         group = self.row_groups.get(x_value, 0)
         if layout.group != group or (x_value.dtype is DType.BF16) != rounded:
             raise NetworkError(f"{node} multiplies {x_value} by a weight in {kernel_name(layout)}")

@@ -54,7 +54,7 @@ def plan_panels(weight: Weight, level: IsaLevel, interleaved: bool) -> PackedLay
     panels = -(-(rows // 2) // half) if interleaved else -(-rows // level.panel)
     format, k = weight.format, columns
     if format in DOT_FORMATS and level.dot_bf16:
-        k = dot_width(columns)
+        k = dot_width(columns, level)
     elif columns % {"bf16": 2, "fp8": 4}.get(format, 1):
         format = "f32"  # panels hold pairs or fours along k, and rows of floats are not padded
     group = weight.group if format in ("int8", "uint4") else 0
@@ -67,9 +67,9 @@ def plan_panels(weight: Weight, level: IsaLevel, interleaved: bool) -> PackedLay
     return PackedLayout("panels", format, rows, columns, k, panels, panel_bytes, interleaved, group)
 
 
-def dot_width(columns: int) -> int:
-    """Return K as rows and panels for the bf16 dot product are padded: EW_DOT_STEP has the step."""
-    return -(-columns // 4) * 4
+def dot_width(columns: int, level: IsaLevel) -> int:
+    """Return K as rows and panels for products of bf16 are padded, where a level has them."""
+    return -(-columns // level.dot_bf16) * level.dot_bf16
 
 
 def plan_table(weight: Weight) -> PackedLayout:

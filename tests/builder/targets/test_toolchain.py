@@ -123,19 +123,15 @@ def elf_machine(path: Path) -> int:
     return int.from_bytes(head[18:20], "little")
 
 
-@pytest.mark.parametrize("level", ["neon", "neon-i8mm"])
-def test_an_engine_for_aarch64_compiles_here(level: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["amx", "neon-i8mm", "neon"])
+def test_kernels_of_other_machines_compile_here(name: str, tmp_path: Path) -> None:
     """All formats of weights and cache are in the one library of kernels."""
     others = tuple(str(SOURCES / f"attend_{kv}.c") for kv in KV_DTYPES)
-    compile_engine(
-        SOURCES / "kernels.c",
-        tmp_path / "a.so",
-        by_name(level),
-        "aarch64",
-        None,
-        ("-Werror", *others),
-    )
-    assert elf_machine(tmp_path / "a.so") == ELF_MACHINES["aarch64"]
+    level = by_name(name)
+    assert level.arch is not None
+    library = tmp_path / "a.so"
+    compile_engine(SOURCES / "kernels.c", library, level, level.arch, None, ("-Werror", *others))
+    assert elf_machine(library) == ELF_MACHINES[level.arch]
 
 
 @pytest.mark.skipif(ARCH != "x86_64", reason="builds for an x86-64 machine from another one")

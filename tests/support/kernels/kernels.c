@@ -24,7 +24,7 @@ EW_EXPORT void test_facts(int32_t *out) {
     out[1] = EW_PANEL;
     out[2] = EW_OFFSET;
 #if defined(EW_HAS_BF16)
-    out[3] = 1;
+    out[3] = EW_DOT_STEP;
 #else
     out[3] = 0;
 #endif

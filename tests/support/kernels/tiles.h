@@ -36,12 +36,36 @@ static void tile_dpbssd(int c, int a, int b) {
             memcpy(&tiles[c][m][4 * n], &sum, 4);
         }
 }
+/* Subnormals are zeros. */
+static float tile_flush(float x) { return x < 0x1p-126f && x > -0x1p-126f ? x * 0.0f : x; }
+static float tile_number(const uint8_t *bf16) {
+    uint16_t half;
+    memcpy(&half, bf16, 2);
+    const uint32_t bits = (uint32_t)half << 16;
+    float x;
+    memcpy(&x, &bits, 4);
+    return tile_flush(x);
+}
+static void tile_dpbf16ps(int c, int a, int b) {
+    if (tile_config.rows[b] * 4 != tile_config.bytes[a] || tile_config.bytes[b] != tile_config.bytes[c] || tile_config.rows[a] != tile_config.rows[c]) abort();
+    for (int m = 0; m < tile_config.rows[c]; m++)
+        for (int n = 0; n < tile_config.bytes[c] / 4; n++) {
+            float sums[2] = {0, 0}, total;
+            for (int k = 0; k < tile_config.bytes[a] / 4; k++)
+                for (int i = 0; i < 2; i++) sums[i] = tile_flush(__builtin_fmaf(tile_number(&tiles[a][m][4 * k + 2 * i]), tile_number(&tiles[b][k][4 * n + 2 * i]), sums[i]));
+            memcpy(&total, &tiles[c][m][4 * n], 4);
+            total = tile_flush(tile_flush(total) + tile_flush(sums[0] + sums[1]));
+            memcpy(&tiles[c][m][4 * n], &total, 4);
+        }
+}
 
+#undef _tile_dpbf16ps
 #undef _tile_dpbssd
 #undef _tile_loadconfig
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_zero
+#define _tile_dpbf16ps tile_dpbf16ps
 #define _tile_dpbssd tile_dpbssd
 #define _tile_loadconfig tile_loadconfig
 #define _tile_loadd tile_loadd
