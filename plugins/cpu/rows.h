@@ -56,7 +56,7 @@ EW_INLINE float ew_round_int8(const int vectors, const vf *v, int8_t *q, int32_t
     return high;
 }
 
-/* int8 in groups: each is rotated if the weights are, scale = max|x| / 127, q = round(x / scale); product.h has
+/* int8 in groups: each is rotated if the weights are, scale = max|x| / 127, q = round(x / scale); panels.h has
  * the row's layout. `k` is padded to whole groups, `n` floats are there. A group that holds a NaN or an infinity
  * gets a scale of NaN, so that a broken row shows in its own logits instead of turning into finite nonsense. */
 EW_INLINE void ew_quantize_row(const int group, const int rotation, const float *x, uint8_t *y, int n, int k) {

@@ -10,7 +10,7 @@ from .calls import Buffer, KernelCall, Operand, Place, Split
 from .isa import IsaLevel
 from .pack import DOT_FORMATS, PackedLayout, dot_width, plan_bias, plan_panels, plan_table
 
-# As plugins/cpu/product.h has them.
+# As plugins/cpu/panels.h has them.
 KERNELS = {"f32": "EW_F32", "bf16": "EW_BF16", "int8": "EW_Q8", "uint4": "EW_Q4", "fp8": "EW_FP8"}
 
 

@@ -1,4 +1,4 @@
-"""Weights in the layouts that the kernels read; plugins/cpu/product.h describes them."""
+"""Weights in the layouts that the kernels read; plugins/cpu/panels.h describes them."""
 
 from __future__ import annotations
 

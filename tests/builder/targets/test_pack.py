@@ -46,7 +46,7 @@ def packed_bytes(weight: Weight, layout: PackedLayout, level: IsaLevel) -> npt.N
 def unpack(
     data: npt.NDArray[np.uint8], layout: PackedLayout, level: IsaLevel, group: int
 ) -> npt.NDArray[np.float32]:
-    """Read panels element by element, as product.h describes them: [columns of the panels, k]."""
+    """Read panels element by element, as panels.h describes them: [columns of the panels, k]."""
     panel, k = level.panel, layout.k
     cut = data.reshape(layout.panels, layout.panel_bytes)
     if layout.format == "f32":
