@@ -143,6 +143,18 @@ def round_rows_bf16(x: Float32Array, attrs: Attrs) -> Float32Array:
     return round_bf16(x)
 
 
+def rms_norm_quantize(x: Float32Array, weight: Float32Array, attrs: Attrs) -> QuantizedRows:
+    """Round what `rms_norm` gives."""
+    return quantize(rms_norm(x, weight, attrs), attrs)
+
+
+def linear_quantize(
+    x: Float32Array | QuantizedRows, weight: Float32Array, bias: Float32Array | None, attrs: Attrs
+) -> QuantizedRows:
+    """Round what `linear` gives."""
+    return quantize(linear(x, weight, bias, None, attrs), attrs)
+
+
 def kv_write(
     k: Float32Array, v: Float32Array, step: StepFacts, attrs: Attrs, *, kv: ReferenceKv
 ) -> None:
@@ -217,6 +229,8 @@ MEANINGS: Mapping[str, Meaning] = {
     "slice": slice_last,
     "quantize": quantize,
     "round_bf16": round_rows_bf16,
+    "rms_norm_quantize": rms_norm_quantize,
+    "linear_quantize": linear_quantize,
 }
 """Ops that are functions of their inputs and attributes."""
 

@@ -16,6 +16,7 @@ from .base import Pass
 from .dead_code import DeadCode
 from .fuse_gate_up import FuseGateUp
 from .fuse_qkv import FuseQkv
+from .fuse_quantize import FuseQuantize
 from .fuse_residual import FuseResidual
 from .fuse_swiglu_epilogue import FuseSwigluEpilogue
 from .quantize_activations import QuantizeActivations
@@ -38,6 +39,7 @@ def make_passes(config: BuildConfig) -> list[Pass]:
         FuseResidual(),
         AssignFormats(config),
         QuantizeActivations(rounded),
+        FuseQuantize(),
         SplitAttention(),
         DeadCode(),
     ]

@@ -52,7 +52,7 @@ class EmulatedKernels(Kernels):
         columns = p.panel_bytes and p.last_panel * self.level.panel
         bias = 4 * columns if p.bias else 0
         numbers = [kind, swiglu, p.panel_bytes, p.k, p.x_stride, p.out_stride, p.residual_stride]
-        numbers += [p.rows, p.first_panel, p.last_panel, bias]
+        numbers += [p.rows, p.first_panel, p.last_panel, p.block_rows, p.ahead, bias]
         sizes = (
             (p.panels, p.panel_bytes * p.last_panel),
             (p.x, p.x_stride * p.rows),

@@ -21,6 +21,7 @@ class IsaLevel:
     lanes: int
     panel: int  # weight columns that stand side by side
     offset: int  # added to an int8 weight when it is stored
+    max_rows: int  # of activations, that a product multiplies at once
     dot_bf16: int = 0  # rows for bf16 and fp8 weights are rounded, and padded to so many; 0: f32
 
 
@@ -56,6 +57,7 @@ LEVELS = (
         lanes=16,
         panel=32,
         offset=128,
+        max_rows=6,
         dot_bf16=32,
     ),
     IsaLevel(
@@ -83,6 +85,7 @@ LEVELS = (
         lanes=16,
         panel=32,
         offset=128,
+        max_rows=6,
         dot_bf16=4,
     ),
     IsaLevel(
@@ -95,6 +98,7 @@ LEVELS = (
         lanes=16,
         panel=32,
         offset=128,
+        max_rows=6,
     ),
     IsaLevel(
         "avx2-vnni",
@@ -106,6 +110,7 @@ LEVELS = (
         lanes=8,
         panel=16,
         offset=128,
+        max_rows=3,
     ),
     IsaLevel(
         "avx2",
@@ -117,6 +122,7 @@ LEVELS = (
         lanes=8,
         panel=16,
         offset=0,
+        max_rows=3,
     ),
     IsaLevel(
         "neon-i8mm",
@@ -128,6 +134,7 @@ LEVELS = (
         lanes=4,
         panel=16,
         offset=0,
+        max_rows=4,
     ),
     IsaLevel(
         "neon",
@@ -139,8 +146,9 @@ LEVELS = (
         lanes=4,
         panel=16,
         offset=0,
+        max_rows=3,
     ),
-    IsaLevel("generic", None, (), (), "baseline", (), lanes=4, panel=16, offset=0),
+    IsaLevel("generic", None, (), (), "baseline", (), lanes=4, panel=16, offset=0, max_rows=2),
 )
 
 

@@ -18,8 +18,8 @@ static void give(uint8_t *p, size_t bytes) {
     free(p);
 }
 
-/* format, swiglu, panel_bytes, k, x_stride, out_stride, residual_stride, rows, first, last; bytes of bias; then panels,
- * rows, bias, residual and what the output holds before. */
+/* format, swiglu, panel_bytes, k, x_stride, out_stride, residual_stride, rows, first, last, block_rows, ahead; bytes of bias; then
+ * panels, rows, bias, residual and what the output holds before. */
 static void gemm(void) {
     const int format = (int)number(), swiglu = (int)number();
     ew_product m = {.panel_bytes = (size_t)number(), .k = (int)number(), .x_stride = (size_t)number(), .out_stride = (size_t)number()};
@@ -27,6 +27,8 @@ static void gemm(void) {
     m.rows = (int)number();
     m.first_panel = (int)number();
     m.last_panel = (int)number();
+    m.block_rows = (int)number();
+    m.ahead = (int)number();
     const size_t bias = (size_t)number();
     uint8_t *panels = take(m.panel_bytes * m.last_panel), *x = take(m.x_stride * m.rows), *offsets = take(bias);
     uint8_t *residual = take(m.residual_stride * m.rows);
