@@ -4,28 +4,36 @@
 
 #include "panels.h"
 
-EW_INLINE void ew_rows_f32(const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
-    vf sum[EW_MAX_ROWS][EW_VECTORS];
+/* Adds the products of element `i` of each row. */
+EW_INLINE void ew_add_f32(const int rows, const uint8_t *panel, int i, const uint8_t *x, size_t stride, vf (*sum)[EW_VECTORS], const int prefetch) {
+    const float *w = (const float *)panel + (size_t)i * EW_PANEL;
     EW_UNROLL
-    for (int r = 0; r < rows; r++)
+    for (int v = 0; v < EW_VECTORS; v++)
+        if (prefetch) ew_prefetch((const uint8_t *)(w + v * EW_LANES) + EW_PREFETCH);
+    EW_UNROLL
+    for (int r = 0; r < rows; r++) {
+        const vf a = vf_set1(((const float *)(x + r * stride))[i]);
         EW_UNROLL
-        for (int v = 0; v < EW_VECTORS; v++) sum[r][v] = vf_zero();
-    for (int i = 0; i < k; i++) {
-        const float *w = (const float *)panel + (size_t)i * EW_PANEL;
-        EW_UNROLL
-        for (int v = 0; v < EW_VECTORS; v++)
-            if (prefetch) ew_prefetch((const uint8_t *)(w + v * EW_LANES) + EW_PREFETCH);
-        EW_UNROLL
-        for (int r = 0; r < rows; r++) {
-            vf a = vf_set1(((const float *)(x + r * stride))[i]);
-            EW_UNROLL
-            for (int v = 0; v < EW_VECTORS; v++) sum[r][v] = vf_fma(a, vf_load(w + v * EW_LANES), sum[r][v]);
-        }
+        for (int v = 0; v < EW_VECTORS; v++) sum[r][v] = vf_fma(a, vf_load(w + v * EW_LANES), sum[r][v]);
     }
+}
+/* The blocks of AVX2 are too small for one chain of sums to hide what an addition takes, so there are two. */
+EW_INLINE void ew_rows_f32(const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
+    const int chains = EW_LANES == 8 ? 2 : 1;
+    vf sum[2][EW_MAX_ROWS][EW_VECTORS];
     EW_UNROLL
     for (int r = 0; r < rows; r++)
         EW_UNROLL
-        for (int v = 0; v < EW_VECTORS; v++) out[r][v] = sum[r][v];
+        for (int v = 0; v < EW_VECTORS; v++) sum[0][r][v] = sum[1][r][v] = vf_zero();
+    int i = 0;
+    for (; i + chains <= k; i += chains)
+        EW_UNROLL
+        for (int c = 0; c < chains; c++) ew_add_f32(rows, panel, i + c, x, stride, sum[c], prefetch);
+    for (; i < k; i++) ew_add_f32(rows, panel, i, x, stride, sum[0], prefetch);
+    EW_UNROLL
+    for (int r = 0; r < rows; r++)
+        EW_UNROLL
+        for (int v = 0; v < EW_VECTORS; v++) out[r][v] = chains == 2 ? sum[0][r][v] + sum[1][r][v] : sum[0][r][v];
 }
 
 #if defined(EW_HAS_BF16)
@@ -62,9 +70,9 @@ EW_INLINE void ew_rows_dot(const int format, const int rows, const uint8_t *pane
         for (int v = 0; v < EW_VECTORS; v++) sum[0][r][v] = sum[1][r][v] = vf_zero();
     for (int i = 0; i < k; i += 4) {
         const uint8_t *ahead = panel + (size_t)i * EW_PANEL * (format == EW_BF16 ? 2 : 1) + EW_PREFETCH;
-        EW_UNROLL
-        for (int at = 0; at < 4 * EW_PANEL * (format == EW_BF16 ? 2 : 1); at += EW_LANES * 4)
-            if (prefetch) ew_prefetch(ahead + at);
+        if (prefetch)
+            EW_UNROLL
+            for (int at = 0; at < 4 * EW_PANEL * (format == EW_BF16 ? 2 : 1); at += EW_LANES * 4) ew_prefetch(ahead + at);
         EW_UNROLL
         for (int v = 0; v < EW_VECTORS; v++) {
             vb pairs[2];

@@ -150,8 +150,8 @@ EW_INLINE void ew_sum_q4(const int group, const int rows, const uint8_t *w, cons
             vb a = vb_set1(values), b = vb_set1(values + group / 2);
             EW_UNROLL
             for (int v = 0; v < EW_VECTORS; v++) {
-                total[r][v] = vi_dot(total[r][v], low[v], a);
-                other[v] = vi_dot(other[v], high[v], b);
+                total[r][v] = vi_dot_uint4(total[r][v], low[v], a);
+                other[v] = vi_dot_uint4(other[v], high[v], b);
             }
         }
     }
