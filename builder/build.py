@@ -221,10 +221,13 @@ def _manifest(
 
 def _quantization(config: BuildConfig, network: Network) -> Quantization:
     groups = {node.attrs["group"] for node in network.nodes if "group" in node.attrs}
+    rounded = [f"int8 in groups of {min(groups)}"] if groups else []
+    if any(node.op == "round_bf16" for node in network.nodes):
+        rounded.insert(0, "bf16")
     return Quantization(
         weights=config.weights,
         head="none" if config.embeds else config.head_format,
-        activations=f"int8 in groups of {min(groups)}" if groups else config.compute_dtype,
+        activations=" and ".join(rounded) or config.compute_dtype,
         kv=config.kv_format,
     )
 

@@ -14,8 +14,8 @@ from .quantize.formats import QuantFormat
 
 TENSORRT_TARGETS = ("tensorrt", "tensorrt-rtx")
 TARGETS = ("cpu", *TENSORRT_TARGETS)
-WEIGHT_FORMATS = ("f32", "bf16", "int8", "int4")
-HEAD_FORMATS = ("f32", "bf16", "int8")
+WEIGHT_FORMATS = ("f32", "bf16", "int8", "fp8", "int4")
+HEAD_FORMATS = ("f32", "bf16", "int8", "fp8")
 KV_DTYPES = ("f32", "bf16", "int8")
 TACTICS = ("fast", "full")
 GROUPS = (64, 128, 192, 256)
@@ -25,7 +25,8 @@ TENSORRT_GROUPS = (32, 64, 128)
 TASKS = ("generate", "embed")
 POOLINGS = ("last", "mean")
 DEFAULT_SEQ_LEN_CAP = 8192
-_EIGHT_BITS = {"int4": "int8"}  # what goes with weights of fewer bits by default
+_EIGHT_BITS = {"int4": "int8", "fp8": "int8"}
+"""What heads and caches are by default where the weights' own format is less accurate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

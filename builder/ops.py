@@ -182,10 +182,14 @@ def _rms_norm_quantize(a: Arguments) -> tuple[DType, Shape]:
     return DType.Q8, a["x"].shape
 
 
+def _round_bf16(a: Arguments) -> tuple[DType, Shape]:
+    return DType.BF16, a["x"].shape
+
+
 _X = Param("x")
 _BATCH = Param("batch", BATCH)
 _LINEAR = (
-    Param("x", (DType.F32, DType.Q8)),
+    Param("x", (DType.F32, DType.BF16, DType.Q8)),
     Param("weight", weight=True),
     Param("bias", optional=True, weight=True),
 )
@@ -220,6 +224,7 @@ OPS: Mapping[str, OpSpec] = {
         OpSpec("slice", (_X,), _slice, {"start": int, "size": int}),
         OpSpec("swiglu", (_X,), _swiglu),
         OpSpec("quantize", (_X,), _quantize, _GROUP_ATTRS, {"rotation": 0}),
+        OpSpec("round_bf16", (_X,), _round_bf16),
         OpSpec(
             "linear_quantize",
             _LINEAR,

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .quantize.rotation import rotate
+from .quantize.weight_only import round_bf16
 from .reference_kv import ReferenceKv, StepFacts
 
 Float32Array = npt.NDArray[np.float32]
@@ -137,6 +138,11 @@ def quantize(x: Float32Array, attrs: Attrs) -> QuantizedRows:
     return QuantizedRows(values.reshape(padded.shape), scales, group, width, rotation)
 
 
+def round_rows_bf16(x: Float32Array, attrs: Attrs) -> Float32Array:
+    """Round to the nearest bf16, ties to even; products of such rows are summed in f32."""
+    return round_bf16(x)
+
+
 def rms_norm_quantize(x: Float32Array, weight: Float32Array, attrs: Attrs) -> QuantizedRows:
     """Round what `rms_norm` gives."""
     return quantize(rms_norm(x, weight, attrs), attrs)
@@ -222,6 +228,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "gather_rows": gather_rows,
     "slice": slice_last,
     "quantize": quantize,
+    "round_bf16": round_rows_bf16,
     "rms_norm_quantize": rms_norm_quantize,
     "linear_quantize": linear_quantize,
 }

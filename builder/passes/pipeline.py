@@ -9,6 +9,7 @@ from pathlib import Path
 from ..config import BuildConfig
 from ..network import Network, NetworkError
 from ..printer import format_network
+from ..targets.base import get_target
 from ..verify import verify
 from .assign_formats import AssignFormats
 from .base import Pass
@@ -28,16 +29,17 @@ Observer = Callable[[str, bool, float], None]
 def make_passes(config: BuildConfig) -> list[Pass]:
     """Return the passes of a build, in order.
 
-    A GPU engine multiplies in floats, so its activations are not quantized.
+    The target says what activations are rounded to before they meet weights of each format.
     """
-    rounding: list[Pass] = [] if config.for_gpu else [QuantizeActivations(), FuseQuantize()]
+    rounded = get_target(config.target).rounded_activations(config)
     return [
         FuseQkv(),
         FuseGateUp(),
         FuseSwigluEpilogue(),
         FuseResidual(),
         AssignFormats(config),
-        *rounding,
+        QuantizeActivations(rounded),
+        FuseQuantize(),
         SplitAttention(),
         DeadCode(),
     ]

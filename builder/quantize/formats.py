@@ -14,7 +14,6 @@ class QuantFormat:
     name: str
     bits: int
     scale_bits: int = 0  # of a group's scale, and of its minimum if there is one; 0: there are none
-    quantizes_activations: bool = False  # products run on integers, so activations are rounded too
     rotation: int = 0  # elements that are rotated together before they are rounded; 0: none are
     fixed_group: int = 0  # the only group that the format has; 0: it is chosen
 
@@ -26,9 +25,9 @@ class QuantFormat:
     def group(self, columns: int, limit: int) -> int:
         """Elements along k that share a scale: at most `limit`, whole blocks that divide the row.
 
-        A row is padded to whole blocks, never to whole groups; 0 for a format without scales.
+        A row is padded to whole blocks, never to whole groups; 0: the whole row, or none do.
         """
-        if not self.scale_bits or self.fixed_group:
+        if not self.rotation:
             return self.fixed_group
         blocks = -(-columns // self.rotation)
         most = max(1, limit // self.rotation)
@@ -39,9 +38,9 @@ FORMATS = {
     "f32": QuantFormat("f32", 32),
     "bf16": QuantFormat("bf16", 16),
     "f16": QuantFormat("f16", 16),
-    "int8": QuantFormat("int8", 8, scale_bits=16, quantizes_activations=True, rotation=BLOCK),
+    "int8": QuantFormat("int8", 8, scale_bits=16, rotation=BLOCK),
     "fp8": QuantFormat("fp8", 8, scale_bits=16),  # e4m3, one scale a row
     # With a scale and a minimum: what a CPU engine means by int4.
-    "uint4": QuantFormat("uint4", 4, scale_bits=32, quantizes_activations=True, fixed_group=32),
+    "uint4": QuantFormat("uint4", 4, scale_bits=32, fixed_group=32),
     "int4": QuantFormat("int4", 4, scale_bits=16),
 }

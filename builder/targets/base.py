@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from ...runtime.artifact import Engine
+from ...runtime.dtypes import DType
 from ...runtime.errors import InputError
 from ...runtime.manifest import KvFacts, Needs, TensorFacts, TensorRTFacts
 from ...runtime.session import Session
@@ -59,6 +60,13 @@ class Target(Protocol):
         """Say what the engine will need, without compiling; keys isa, features, os, machine.
 
         Raises InputError for an ISA that is unknown or that cannot run the chosen formats.
+        """
+        ...
+
+    def rounded_activations(self, config: BuildConfig) -> Mapping[str, DType]:
+        """Say what rows become before a product, by the format of its weight: Q8 or BF16.
+
+        Formats whose products take f32 rows are not among the keys. Raises as `describe` does.
         """
         ...
 

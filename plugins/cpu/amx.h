@@ -1,8 +1,9 @@
-/* int8 products on AMX tiles: 16 or 32 rows by one panel, the same sums as the vector kernel in gemm.h.
+/* int8 and bf16 products on AMX tiles: up to 32 rows by one panel, the same sums as the kernels in product.h.
  *
  * A tile multiplication gives a group's integer dot products of 16 rows and 16 columns at once. They are
  * exact, and the scales are applied to them by the same float operations in the same order, so the
  * results have the same bits as those of the vector kernel; rows that fill no tile are left to it.
+ * bf16 is summed by tiles in an order of their own, so all rows go there, the last ones on tiles of fewer rows.
  */
 #ifndef EW_AMX_H
 #define EW_AMX_H
@@ -20,16 +21,17 @@
 #define EW_AMX_STEP 64   /* elements along k in one tile multiplication */
 
 /* Asks the kernel, once a process, for the tile registers; 0 when they may be used. */
-static int ew_amx_request(void) { return (int)syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XTILEDATA */); }
+__attribute__((unused)) static int ew_amx_request(void) { return (int)syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XTILEDATA */); }
 
-/* Tiles 0-3: sums, 16 x 16. Tiles 4, 5: activations, 16 rows. Tiles 6, 7: weights of 16 columns. */
-static void ew_amx_configure(void) {
+/* Tiles 0, 1: sums of `first` rows, 16 columns each. Tiles 2, 3: of `second` rows. Tiles 4, 5: activations of the same
+ * rows. Tiles 6, 7: weights of 16 columns. */
+static void ew_amx_configure(int first, int second) {
     struct { uint8_t palette, start, reserved[14]; uint16_t bytes[16]; uint8_t rows[16]; } EW_ALIGNED c;
     memset(&c, 0, sizeof c);
     c.palette = 1;
     for (int i = 0; i < 8; i++) {
         c.bytes[i] = 64;
-        c.rows[i] = 16;
+        c.rows[i] = i > 5 ? 16 : i < 2 || i == 4 ? first : second;
     }
     _tile_loadconfig(&c);
 }
@@ -107,6 +109,44 @@ EW_INLINE void ew_amx_panel(const int group, const uint8_t *panel, int k, const 
             if (rows - r >= EW_AMX_ROWS) ew_amx_rows(group, 2, groups, w, part, a, scales, stride, sum + r);
             else ew_amx_rows(group, 1, groups, w, part, a, scales, stride, sum + r);
         }
+    }
+}
+
+/* Products of one tile of rows, or two, with a panel of bf16 weights. */
+EW_INLINE void ew_amx_rows_bf16(const int tiles, const uint8_t *panel, int k, const uint8_t *x, size_t stride, float (*sum)[EW_PANEL]) {
+    _tile_zero(0);
+    _tile_zero(1);
+    if (tiles == 2) {
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (int i = 0; i < k; i += EW_DOT_STEP, panel += EW_DOT_STEP * EW_PANEL * 2) {
+        _tile_loadd(4, x + 2 * i, stride);
+        _tile_loadd(6, panel, EW_PANEL * 4);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, panel + 64, EW_PANEL * 4);
+        _tile_dpbf16ps(1, 4, 7);
+        if (tiles == 2) {
+            _tile_loadd(5, x + 2 * i + 16 * stride, stride);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+    }
+    _tile_stored(0, sum[0], EW_PANEL * 4);
+    _tile_stored(1, &sum[0][16], EW_PANEL * 4);
+    if (tiles == 2) {
+        _tile_stored(2, sum[16], EW_PANEL * 4);
+        _tile_stored(3, &sum[16][16], EW_PANEL * 4);
+    }
+}
+
+/* One panel of bf16 weights times `rows` rows, into `sum`. */
+EW_INLINE void ew_amx_panel_bf16(const uint8_t *panel, int k, const uint8_t *x, size_t stride, int rows, float (*sum)[EW_PANEL]) {
+    for (int r = 0; r < rows; r += EW_AMX_ROWS) {
+        const int left = rows - r;
+        ew_amx_configure(left < 16 ? left : 16, left < 17 ? 16 : left < 32 ? left - 16 : 16);
+        if (left > 16) ew_amx_rows_bf16(2, panel, k, x + (size_t)r * stride, stride, sum + r);
+        else ew_amx_rows_bf16(1, panel, k, x + (size_t)r * stride, stride, sum + r);
     }
 }
 

@@ -54,16 +54,18 @@ EW_INLINE void ew_epilogue(const int rows, const int kind, const ew_product *m, 
     }
 }
 
-/* Rows that fill AMX tiles go there, 32 or 16 at a time; the rest is cut into equal blocks of at most
- * `block_rows`. A panel is read once for all of them. */
+/* Rows that fill AMX tiles go there, 32 or 16 at a time, and all rows if weights are bf16; the rest is cut into equal
+ * blocks of at most `block_rows`. A panel is read once for all of them. */
 #if defined(EW_HAS_AMX)
-#define EW_TILED(m, FORMAT) (FORMAT == EW_Q8 && (m)->tiles ? (m)->rows / 16 * 16 : 0)
-#define EW_CONFIGURE_TILES() ew_amx_configure()
-#define EW_TILED_ROWS(GROUP, THEN)                                                                    \
+#define EW_TILED(m, FORMAT) (!(m)->tiles ? 0 : FORMAT == EW_Q8 ? (m)->rows / 16 * 16 : FORMAT == EW_BF16 ? (m)->rows : 0)
+#define EW_CONFIGURE_TILES() ew_amx_configure(16, 16)
+#define EW_TILED_ROWS(FORMAT, GROUP, THEN)                                                                    \
     for (int at = 0; at < tiled; at += EW_AMX_SPAN) {                                            \
         float sum[EW_AMX_SPAN][EW_PANEL] EW_ALIGNED;                                             \
         const int span = tiled - at < EW_AMX_SPAN ? tiled - at : EW_AMX_SPAN;                    \
-        ew_amx_panel(GROUP, panel, m->k, m->x + (size_t)at * m->x_stride, m->x_stride, span, sum); \
+        const uint8_t *x = m->x + (size_t)at * m->x_stride;                                      \
+        if (FORMAT == EW_BF16) ew_amx_panel_bf16(panel, m->k, x, m->x_stride, span, sum);        \
+        else ew_amx_panel(GROUP, panel, m->k, x, m->x_stride, span, sum);                        \
         for (int r = 0; r < span; r++) {                                                         \
             const int row = at + r;                                                              \
             vf y[1][EW_VECTORS];                                                                 \
@@ -74,7 +76,7 @@ EW_INLINE void ew_epilogue(const int rows, const int kind, const ew_product *m, 
 #else
 #define EW_TILED(m, FORMAT) 0
 #define EW_CONFIGURE_TILES() (void)0
-#define EW_TILED_ROWS(GROUP, THEN)
+#define EW_TILED_ROWS(FORMAT, GROUP, THEN)
 #endif
 #define EW_BLOCK_CASE(N, FORMAT, GROUP, THEN)                                                           \
     case N: {                                                                                    \
@@ -86,17 +88,20 @@ EW_INLINE void ew_epilogue(const int rows, const int kind, const ew_product *m, 
     }
 #if EW_MAX_ROWS == 6
 #define EW_BLOCK_CASES(F, G, T) EW_BLOCK_CASE(1, F, G, T) EW_BLOCK_CASE(2, F, G, T) EW_BLOCK_CASE(3, F, G, T) EW_BLOCK_CASE(4, F, G, T) EW_BLOCK_CASE(5, F, G, T) EW_BLOCK_CASE(6, F, G, T)
+#elif EW_MAX_ROWS == 4
+#define EW_BLOCK_CASES(F, G, T) EW_BLOCK_CASE(1, F, G, T) EW_BLOCK_CASE(2, F, G, T) EW_BLOCK_CASE(3, F, G, T) EW_BLOCK_CASE(4, F, G, T)
 #elif EW_MAX_ROWS == 3
 #define EW_BLOCK_CASES(F, G, T) EW_BLOCK_CASE(1, F, G, T) EW_BLOCK_CASE(2, F, G, T) EW_BLOCK_CASE(3, F, G, T)
 #else
 #define EW_BLOCK_CASES(F, G, T) EW_BLOCK_CASE(1, F, G, T) EW_BLOCK_CASE(2, F, G, T)
 #endif
 #define EW_FOR_BLOCKS(FORMAT, GROUP, THEN)                                                            \
-    const int tiled = EW_TILED(m, FORMAT), blocks = (m->rows - tiled + m->block_rows - 1) / m->block_rows; \
+    const int most = m->block_rows < EW_BLOCK_ROWS(FORMAT) ? m->block_rows : EW_BLOCK_ROWS(FORMAT); \
+    const int tiled = EW_TILED(m, FORMAT), blocks = (m->rows - tiled + most - 1) / most;         \
     if (tiled) EW_CONFIGURE_TILES();                                                             \
     for (int p = m->first_panel; p < m->last_panel; p++) {                                       \
         const uint8_t *panel = m->panels + (size_t)p * m->panel_bytes;                           \
-        EW_TILED_ROWS(GROUP, THEN)                                                                      \
+        EW_TILED_ROWS(FORMAT, GROUP, THEN)                                                                      \
         for (int b = 0, row = tiled; b < blocks; b++) {                                          \
             const int rows = (m->rows - row + blocks - b - 1) / (blocks - b);                    \
             const uint8_t *x = m->x + (size_t)row * m->x_stride;                                 \

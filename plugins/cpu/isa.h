@@ -29,6 +29,11 @@
 #define EW_OFFSET 128
 #define EW_MAX_ROWS 6
 #define EW_ATTENTION_ROWS 6
+#if defined(EW_HAS_AMX)
+#define EW_DOT_STEP 32 /* elements along k that rows and panels for bf16 products are padded to: a row of a tile */
+#else
+#define EW_DOT_STEP 4 /* or a pair for each of two chains */
+#endif
 #elif defined(EW_ISA_AVX2)
 #include <immintrin.h>
 #define EW_LANES 8
@@ -45,7 +50,11 @@
 #define EW_LANES 4
 #define EW_PANEL 16
 #define EW_OFFSET 0
+#if defined(EW_HAS_I8MM)
+#define EW_MAX_ROWS 4
+#else
 #define EW_MAX_ROWS 3
+#endif
 #define EW_ATTENTION_ROWS 3
 #else
 #if defined(__SSE2__)
@@ -58,6 +67,9 @@
 #define EW_ATTENTION_ROWS 3
 #endif
 #define EW_VECTORS (EW_PANEL / EW_LANES)
+/* Rows of a block. Decoding fp8 to floats takes registers, of which AVX2 has sixteen; sums of floats take them on
+ * NEON, where integers of pairs of rows share one. */
+#define EW_BLOCK_ROWS(FORMAT) (FORMAT == EW_FP8 && EW_LANES == 8 ? 2 : EW_MAX_ROWS == 4 && FORMAT != EW_Q8 && FORMAT != EW_Q4 ? 3 : EW_MAX_ROWS)
 
 typedef float vf __attribute__((vector_size(EW_LANES * 4)));
 typedef int32_t vi __attribute__((vector_size(EW_LANES * 4)));
@@ -101,10 +113,16 @@ EW_INLINE vf vf_from_f16(const uint16_t *p) {
     return vf_bits(vi_bits(size) | (vi)((h & 0x8000) << 16));
 #endif
 }
+/* fp8 e4m3 in the highest byte of each lane, likewise; the code of its NaN gives 480 */
+EW_INLINE vf vf_from_e4m3(vi v) {
+    return vf_bits((v >> 4) & (int32_t)0x87f00000) * 0x1p120f;
+}
 EW_INLINE float ew_bf16_to_f32(uint16_t h) { uint32_t u = (uint32_t)h << 16; float f; memcpy(&f, &u, 4); return f; }
 /* round to nearest, ties to even; inputs are finite */
 EW_INLINE uint16_t ew_f32_to_bf16(float f) { uint32_t u; memcpy(&u, &f, 4); return (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16); }
 EW_INLINE vb vb_set1(const void *p) { int32_t x; memcpy(&x, p, 4); return (vb)vi_set1(x); }
+/* What was loaded before is loaded again behind this: compilers keep it, and run out of registers. */
+EW_INLINE void ew_forget(void) { __asm__ volatile("" ::: "memory"); }
 EW_INLINE float ew_absf(float x) { return x < 0 ? -x : x; }
 
 #if defined(EW_ISA_AVX512)
@@ -115,6 +133,13 @@ EW_INLINE vf vf_round(vf a) { return (vf)_mm512_roundscale_ps((__m512)a, 8); }
 EW_INLINE vi vi_from_vf(vf a) { return (vi)_mm512_cvtps_epi32((__m512)a); }
 EW_INLINE vi vi_dot(vi c, vb w, vb a) { return (vi)_mm512_dpbusd_epi32((__m512i)c, (__m512i)w, (__m512i)a); }
 EW_INLINE void vi_store_bytes(int8_t *p, vi v) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)v)); }
+#if defined(EW_HAS_BF16)
+/* c + w[1] * a[1] + w[0] * a[0] of each pair of bf16, in this order, each product fused; subnormals count as zeros */
+EW_INLINE vf vf_dot(vf c, vb w, vb a) { return (vf)_mm512_dpbf16_ps((__m512)c, (__m512bh)w, (__m512bh)a); }
+EW_INLINE void vf_store_bf16(uint16_t *p, vf v) { __m256bh h = _mm512_cvtneps_pbh((__m512)v); memcpy(p, &h, sizeof h); }
+/* table[i & 127] for each byte */
+EW_INLINE vb vb_look_up(vb i, const uint8_t *table) { return (vb)_mm512_permutex2var_epi8((__m512i)vb_load(table), (__m512i)i, (__m512i)vb_load(table + 64)); }
+#endif
 EW_INLINE vi vf_gt(vf a, vf b) { return (vi)_mm512_movm_epi32(_mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ)); }
 EW_INLINE int vi_any(vi m) { return _mm512_movepi32_mask((__m512i)m) != 0; }
 EW_INLINE void ew_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
@@ -134,6 +159,11 @@ EW_INLINE vi vi_dot(vi c, vb w, vb a) {
     __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8((__m256i)w), _mm256_sign_epi8((__m256i)a, (__m256i)w));
     return c + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
+/* the same for w from 0 to 15 */
+EW_INLINE vi vi_dot_uint4(vi c, vb w, vb a) {
+    return c + (vi)_mm256_madd_epi16(_mm256_maddubs_epi16((__m256i)w, (__m256i)a), _mm256_set1_epi16(1));
+}
+#define EW_HAS_DOT_UINT4
 #endif
 EW_INLINE int vi_any(vi m) { return _mm256_movemask_ps((__m256)m) != 0; }
 EW_INLINE void ew_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
@@ -148,6 +178,11 @@ EW_INLINE vi vi_from_vf(vf a) { return (vi)vcvtnq_s32_f32((float32x4_t)a); }
 EW_INLINE vf vf_round(vf a) { return (vf)vrndnq_f32((float32x4_t)a); }
 EW_INLINE vi vi_dot(vi c, vb w, vb a) { return (vi)vdotq_s32((int32x4_t)c, (int8x16_t)w, (int8x16_t)a); }
 EW_INLINE void ew_pause(void) { __asm__ volatile("yield"); }
+#if defined(EW_HAS_I8MM)
+/* Dot products of eight bytes of two rows with two columns: of the first row with both, then of the second. */
+EW_INLINE vi vi_dot_pairs(vi c, vb rows, vb columns) { return (vi)vmmlaq_s32((int32x4_t)c, (int8x16_t)rows, (int8x16_t)columns); }
+EW_INLINE vb vb_pair(const uint8_t *p, const uint8_t *q) { return (vb)vcombine_u8(vld1_u8(p), vld1_u8(q)); }
+#endif
 #else
 EW_INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; } /* two roundings: this level has no fused form */
 EW_INLINE vf vf_max(vf a, vf b) { return vf_select((vi)(a > b), a, b); }
@@ -181,6 +216,9 @@ EW_INLINE void ew_prefetch(const void *p) { __builtin_prefetch(p); }
 
 #endif
 
+#if !defined(EW_HAS_DOT_UINT4)
+EW_INLINE vi vi_dot_uint4(vi c, vb w, vb a) { return vi_dot(c, w, a); }
+#endif
 #if !defined(EW_ISA_AVX512) /* which has instructions for these */
 EW_INLINE void vi_store_bytes(int8_t *p, vi v) {
     vq q = __builtin_convertvector(v, vq);

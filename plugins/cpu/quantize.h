@@ -33,7 +33,7 @@ EW_INLINE float ew_round_int8(const int vectors, const vf *v, int8_t *q, int32_t
     return high;
 }
 
-/* One group of a row of int8 activations (product.h has the row's layout), `v` its values: rotated if the weights
+/* One group of a row of int8 activations (panels.h has the row's layout), `v` its values: rotated if the weights
  * are, scale = max|x| / 127, q = round(x / scale). A group that holds a NaN or an infinity gets a scale of NaN, so
  * that a broken row shows in its own logits instead of turning into finite nonsense. */
 EW_INLINE void ew_quantize_group(const int group, const int rotation, vf *v, uint8_t *y, int k, int g) {

@@ -59,6 +59,23 @@ EW_INLINE void ew_rms_norm_quantize_row(const int group, const int rotation, con
         for (int r = first; r < last; r++) ew_rms_norm_quantize_row(GROUP, ROTATION, EW_ROW(const float, x, x_stride, r), weight, eps, EW_ROW(uint8_t, y, y_stride, r), n, k); \
     }
 
+#if defined(EW_HAS_BF16)
+/* Rounds `n` floats to the nearest bf16; zeros follow up to `k`. */
+EW_NOINLINE __attribute__((unused)) void ew_round_bf16(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, int n, int k, int first, int last) {
+    for (int r = first; r < last; r++) {
+        const float *from = EW_ROW(const float, x, x_stride, r);
+        uint16_t *to = EW_ROW(uint16_t, y, y_stride, r);
+        int i = 0;
+        for (; i + EW_LANES <= n; i += EW_LANES) vf_store_bf16(to + i, vf_load(from + i));
+        float rest[EW_LANES] = {0};
+        uint16_t rounded[EW_LANES + EW_DOT_STEP] = {0};
+        memcpy(rest, from + i, (size_t)(n - i) * 4);
+        vf_store_bf16(rounded, vf_load(rest));
+        memcpy(to + i, rounded, (size_t)(k - i) * 2);
+    }
+}
+#endif
+
 /* Rotates pairs (i, i + half) of each head by its position's angle (arXiv:2104.09864, half-split form).
  * A table row holds `half` cosines, then `half` sines. */
 EW_NOINLINE __attribute__((unused)) void ew_rope(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, const float *table, size_t table_floats, const int32_t *positions, int heads, int head_dim, int first, int last) {
@@ -135,6 +152,18 @@ EW_NOINLINE __attribute__((unused)) void ew_embed_bf16(const uint8_t *panels, si
     for (int r = first; r < last; r++) {
         const uint16_t *column = (const uint16_t *)(panels + (size_t)(ids[r] / EW_PANEL) * panel_bytes) + ids[r] % EW_PANEL * 2;
         for (int i = 0; i < n; i++) EW_ROW(float, y, y_stride, r)[i] = ew_bf16_to_f32(column[(size_t)(i / 2) * EW_PANEL * 2 + i % 2]);
+    }
+}
+EW_NOINLINE __attribute__((unused)) void ew_embed_fp8(const uint8_t *panels, size_t panel_bytes, const int32_t *ids, uint8_t *y, size_t y_stride, int n, int first, int last) {
+    for (int r = first; r < last; r++) {
+        const uint8_t *panel = panels + (size_t)(ids[r] / EW_PANEL) * panel_bytes;
+        const int column = ids[r] % EW_PANEL;
+        const float scale = ew_bf16_to_f32(((const uint16_t *)panel)[column]);
+        for (int i = 0; i < n; i++) {
+            const int place = i % 4 == 1 || i % 4 == 2 ? 3 - i % 4 : i % 4;
+            const int32_t top = (int32_t)((uint32_t)panel[EW_PANEL * 2 + (i / 4 * EW_PANEL + column) * 4 + place] << 24);
+            EW_ROW(float, y, y_stride, r)[i] = vf_from_e4m3(vi_set1(top))[0] * scale;
+        }
     }
 }
 /* Tables of their own lie row by row. */

@@ -28,10 +28,10 @@ CONFIGS = st.builds(
 
 BAD: list[tuple[str, Any, str]] = [
     ("target", "tpu", "allowed are cpu"),
-    ("weights", "int3", "allowed are f32, bf16, int8, int4"),
-    ("weights", None, "allowed are f32, bf16, int8, int4"),
-    ("head_weights", "fp4", "allowed are nothing, f32, bf16, int8"),
-    ("head_weights", "int4", "allowed are nothing, f32, bf16, int8"),
+    ("weights", "int3", "allowed are f32, bf16, int8, fp8, int4"),
+    ("weights", None, "allowed are f32, bf16, int8, fp8, int4"),
+    ("head_weights", "fp4", "allowed are nothing, f32, bf16, int8, fp8"),
+    ("head_weights", "int4", "allowed are nothing, f32, bf16, int8, fp8"),
     ("group", 33, "allowed are nothing, 64, 128, 192, 256"),
     ("group", 64.0, "allowed are nothing, 64, 128, 192, 256"),
     ("kv_dtype", "f64", "allowed are nothing, f32"),

@@ -22,12 +22,24 @@ def test_an_f32_engine_holds_every_parameter_in_four_bytes() -> None:
     assert figures.weights == 4 * parameters + rope
 
 
-@pytest.mark.parametrize("weights", ["bf16", "int8"])
+@pytest.mark.parametrize("weights", ["bf16", "int8", "fp8", "int4"])
 def test_narrow_formats_are_smaller(weights: str) -> None:
     wide = estimate(CONFIG, TENSORS, BuildConfig(weights="f32"))
     narrow = estimate(CONFIG, TENSORS, BuildConfig(weights=weights))
     assert narrow.weights < wide.weights
     assert narrow.kv_per_token < wide.kv_per_token
+
+
+def test_fp8_has_one_scale_a_row() -> None:
+    config = BuildConfig(weights="fp8", head_weights="fp8")
+    figures = estimate(CONFIG, TENSORS, config)
+    matrices = [t.shape for t in TENSORS.values() if len(t.shape) == 2]
+    vectors = sum(int(np.prod(t.shape)) for t in TENSORS.values() if len(t.shape) == 1)
+    expected = sum(rows * (columns + 2) for rows, columns in matrices) + 4 * vectors
+    expected += 4 * CONFIG.max_position_embeddings * CONFIG.head_dim
+    if not CONFIG.tie_word_embeddings:  # a table of its own is bf16
+        expected += CONFIG.vocab_size * (CONFIG.hidden_size - 2)
+    assert figures.weights == expected
 
 
 def test_kv_grows_with_sequence_and_batch() -> None:

@@ -36,6 +36,7 @@ IDS = Value("ids", DType.I32, ("tokens",))
 BATCH = Value("batch", DType.BATCH, ())
 CACHE = Value("cache", DType.KV, ())
 Q8 = x(dtype=DType.Q8)
+BF16 = x(dtype=DType.BF16)
 T32: Shape = ("tokens", 32)
 
 GOOD: list[tuple[str, list[Value | None], dict[str, Any], DType, Shape]] = [
@@ -44,6 +45,7 @@ GOOD: list[tuple[str, list[Value | None], dict[str, Any], DType, Shape]] = [
     ("rms_norm", [x(), w(8)], {"eps": 1e-5}, DType.F32, T32),
     ("linear", [x(), w(7, 32), None, None], PLAIN, DType.F32, ("tokens", 7)),
     ("linear", [Q8, w(32, 32), w(32), x()], PLAIN, DType.F32, T32),
+    ("linear", [BF16, w(32, 32), w(32), x()], PLAIN, DType.F32, T32),
     ("linear", [x(), w(6, 32), w(6), None], {"epilogue": "swiglu"}, DType.F32, ("tokens", 3)),
     ("add", [x(), x()], {}, DType.F32, T32),
     ("mul", [x(), x()], {}, DType.F32, T32),
@@ -61,6 +63,7 @@ GOOD: list[tuple[str, list[Value | None], dict[str, Any], DType, Shape]] = [
     ("swiglu", [x()], {}, DType.F32, ("tokens", 16)),
     ("quantize", [x()], {"group": 32, "rotation": 0}, DType.Q8, T32),
     ("quantize", [x()], {"group": 24, "rotation": 8}, DType.Q8, T32),
+    ("round_bf16", [x()], {}, DType.BF16, T32),
     ("rms_norm_quantize", [x(), w(32)], {"eps": 1e-5, **GROUPS}, DType.Q8, T32),
     ("linear_quantize", [x(), w(6, 32), None], {**SWIGLU, **GROUPS}, DType.Q8, ("tokens", 3)),
     ("kv_write", [x("tokens", 16), x("tokens", 16), BATCH], KV, DType.KV, ()),

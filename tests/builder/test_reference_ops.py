@@ -81,6 +81,13 @@ def test_linear_reads_quantized_rows_as_they_were_rounded() -> None:
     assert mean("linear", x, weight, None, None, epilogue="").tolist() == [[7.5]]
 
 
+def test_rows_are_rounded_to_the_nearest_bf16() -> None:
+    x = np.array([[1 + 2**-8, 1 + 3 * 2**-8, -3.0e38, 1 + 2**-9]], np.float32)
+    found = mean("round_bf16", x)
+    assert found[0, [0, 1, 3]].tolist() == [1, 1 + 2**-6, 1]  # ties to even
+    assert found[0, 2] == pytest.approx(-3.0e38, rel=2**-8)
+
+
 def test_elementwise_ops() -> None:
     a, b = rows(2, 4), rows(2, 4)
     assert np.array_equal(mean("add", a, b), a + b)

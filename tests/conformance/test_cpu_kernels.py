@@ -5,6 +5,7 @@ from __future__ import annotations
 from ctypes import c_float, c_int32, c_size_t, c_void_p
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -12,17 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from enginewright.builder import reference_ops
-from enginewright.builder.quantize.weight_only import fake_quantize
-from enginewright.builder.reference_ops import QuantizedRows, quantize
-from tests.support.cpu_kernels import (
-    FORMAT_GROUPS,
-    FORMATS,
-    GROUP,
-    ROTATION,
-    Kernels,
-    address,
-    padded,
-)
+from enginewright.builder.quantize.weight_only import quantize_fp8, round_bf16
+from enginewright.builder.reference_ops import quantize
+from tests.support.cpu_kernels import FORMATS, GROUP, ROTATION, Kernels, address, padded
+from tests.support.product_twin import assert_close, random, seen_by_product
 
 rms_norm: Any = reference_ops.rms_norm  # called with doubles here
 silu: Any = reference_ops.silu
@@ -34,44 +28,12 @@ few_examples = settings(
 )
 
 
-def random(*shape: int, seed: int = 0) -> npt.NDArray[np.float32]:
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
-
-
-def dequantize(
-    rows: npt.NDArray[np.uint8], k: int, group: int, rotation: int
-) -> npt.NDArray[np.float32]:
-    """What quantized rows stand for, as numpy reads them."""
-    scales = np.ascontiguousarray(rows[:, k:]).view(np.float32)[:, : k // group]
-    values = np.ascontiguousarray(rows[:, :k]).view(np.int8)
-    return QuantizedRows(values, scales, group, k, rotation).dequantize()
-
-
-def seen_by_product(
-    kernels: Kernels, x: npt.NDArray[np.float32], weight: npt.NDArray[np.float32], format: str
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Activations and weights as a product in that format sees them."""
-    group, rotation = FORMAT_GROUPS[format]
-    if group:
-        k = -(-x.shape[1] // group) * group
-        # the kernel's own: a tie may be rounded either way, and rotated rows have many alike
-        x = dequantize(kernels.quantize(x, format), k, group, rotation)
-        # padding takes part: what rounding leaves there on both sides is multiplied too
-        weight = padded(weight, k)
-    weight = fake_quantize(weight, format, group, rotation)
-    return x.astype(np.float64), weight.astype(np.float64)
-
-
-def assert_close(found: Any, expected: Any, tolerance: float = 2e-6) -> None:
-    scale = max(1.0, float(np.abs(expected).max(initial=0)))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * scale)
-
-
 def test_the_headers_have_the_facts_that_the_builder_packs_for(kernels: Kernels) -> None:
-    facts = np.zeros(4, np.int32)
+    facts = np.zeros(5, np.int32)
     kernels.library.test_facts(c_void_p(address(facts)))
     level = kernels.level
-    assert facts.tolist() == [level.lanes, level.panel, level.offset, level.max_rows]
+    expected = [level.lanes, level.panel, level.offset, level.max_rows, level.dot_bf16]
+    assert facts.tolist() == expected
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -100,6 +62,59 @@ def test_gated_products(
     seen_x, seen_weight = seen_by_product(kernels, x, weight, format)
     both = seen_x @ seen_weight.T + (0 if offsets is None else offsets)
     assert_close(found, silu(both[:, :n], {}) * both[:, n:], 1e-5)
+
+
+def dot_bf16(
+    x: npt.NDArray[np.float32], weight: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    """The product of rows and weights that are bf16, by the rules of the instruction.
+
+    Two chains of every other pair of k, in each pair the odd element first, every product fused
+    with its sum. A product of two bf16 is exact in doubles, and so, nearly always, is that sum.
+    """
+    x, weight = padded(x, -(-x.shape[1] // 4) * 4), padded(weight, -(-x.shape[1] // 4) * 4)
+    sums = np.zeros((2, len(x), len(weight)), np.float32)
+    for i in range(x.shape[1]):
+        at = i ^ 1
+        product = x[:, None, at].astype(np.float64) * weight[None, :, at]
+        sums[at // 2 % 2] = (sums[at // 2 % 2] + product).astype(np.float32)
+    return sums[0] + sums[1]
+
+
+@pytest.mark.parametrize(("rows", "n", "k"), [(1, 33, 1), (1, 5, 130), (7, 64, 75), (20, 40, 256)])
+def test_bf16_products_have_the_bits_of_their_definition(
+    dot_kernels: Kernels, rows: int, n: int, k: int
+) -> None:
+    x, weight = random(rows, k), random(n, k, seed=1)
+    found = dot_kernels.gemm(x, weight, "bf16")[:, :n]
+    np.testing.assert_array_equal(found, dot_bf16(round_bf16(x), round_bf16(weight)))
+    values, scales = quantize_fp8(weight)
+    found = dot_kernels.gemm(x, weight, "fp8")[:, :n]
+    expected = dot_bf16(round_bf16(x), values.astype(np.float32)) * scales[:, 0]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_every_number_of_fp8_is_decoded_exactly(kernels: Kernels) -> None:
+    codes = np.delete(np.arange(256, dtype=np.uint8), [127, 255])  # which are no numbers
+    numbers = codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    weight = np.stack([np.roll(numbers, i) for i in range(40)])
+    weight = np.pad(weight, ((0, 0), (0, 2)))
+    unit = np.eye(256, dtype=np.float32)
+    np.testing.assert_array_equal(kernels.gemm(unit, weight, "fp8")[:, :40], weight.T)
+
+
+@few_examples
+@given(rows=st.integers(1, 4), n=st.integers(1, 70))
+def test_rounding_to_bf16(dot_kernels: Kernels, rows: int, n: int) -> None:
+    x = (random(rows, n) * 10.0 ** random(rows, 1, seed=1)).astype(np.float32)
+    x[0, n // 2], x[-1, n - 1] = 1 + 2.0**-8, np.inf  # a tie goes to even
+    found = dot_kernels.round_bf16(x).astype(np.float32)
+    np.testing.assert_array_equal(found[:, :n], round_bf16(x))
+    assert not found[:, n:].any()
+    x[0, n - 1] = np.nan
+    assert np.isnan(dot_kernels.round_bf16(x)[0, n - 1])
+    some = dot_kernels.round_bf16(np.repeat(x, 3, axis=0), first=1, last=2).view(np.uint16)
+    assert (some[[0, *range(2, 3 * rows)]] == 0xA5A5).all()
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -25,8 +25,8 @@ from tests.support.cpu_engine import (
 # Largest error of one logit over the largest logit. Where values are rounded to few bits, a
 # difference in the last bit of a sum can turn a rounding over, and every later layer and token
 # sees it. So with one layer most rows are exact to the precision of sums, and that is held too.
-BOUNDS = {"f32": 1e-4, "bf16": 4e-3, "int8": 3e-2, "int4": 3e-2}
-PLAIN_BOUNDS = {"f32": 1e-4, "bf16": 2e-2, "int8": 6e-2, "int4": 0.5}
+BOUNDS = {"f32": 1e-4, "bf16": 4e-3, "int8": 3e-2, "fp8": 3e-2, "int4": 3e-2}
+PLAIN_BOUNDS = {"f32": 1e-4, "bf16": 2e-2, "int8": 6e-2, "fp8": 0.15, "int4": 0.5}
 ONE_LAYER_MEDIAN = {"f32": 5e-6, "int8": 1e-4}  # by the cache: int8 rounds weights to 16 bits
 
 ODD = (("hidden_size", 90), ("intermediate_size", 75), ("vocab_size", 61), ("num_layers", 1))
@@ -39,6 +39,7 @@ EXTRA_SPECS = (
     ),
     Spec("llama", "bf16", kv_dtype="f32", changes=ODD),
     Spec("llama", "int8", changes=ODD),
+    Spec("llama", "fp8", kv_dtype="f32", head_weights="fp8", changes=ODD),
     Spec("llama", "int8", kv_dtype="f32", changes=BIASES),
     Spec("mistral", "f32", changes=IRREGULAR),
 )

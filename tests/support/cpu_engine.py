@@ -36,7 +36,7 @@ BLOCK_TOKENS = 32
 MAX_BATCH_SIZE = 512  # rows whose logits one step gives
 MAX_NUM_TOKENS = 1024
 LEVELS: tuple[IsaLevel, ...] = tuple(runnable_levels(machine.detect()))
-FORMATS = ("f32", "bf16", "int8", "int4")
+FORMATS = ("f32", "bf16", "int8", "fp8", "int4")
 
 # What each family is tried with: sizes that are multiples of nothing, windows across blocks, few
 # and many query heads to a KV head, shared and separate heads.
@@ -130,15 +130,17 @@ class Spec:
         return Reference(self.network(lowered=False))
 
 
-# Levels over one set of vectors differ in their integer products only.
+# Levels over one set of vectors differ in their products of rounded rows only.
 _FLOAT_LEVELS = tuple({level.macros[:1]: level for level in reversed(LEVELS)}.values())
+_BF16_LEVELS = (*(level for level in LEVELS if level.dot_bf16), *_FLOAT_LEVELS)
 
 
 def _family_specs() -> tuple[Spec, ...]:
     """Every family in every format, and every format at every level that has its own kernels."""
     made: list[Spec] = []
     for j, weights in enumerate(FORMATS):
-        levels = LEVELS if weights in ("int8", "int4") else _FLOAT_LEVELS
+        levels = LEVELS if weights in ("int8", "int4") else _BF16_LEVELS
+        levels = _FLOAT_LEVELS if weights == "f32" else levels
         for i in range(max(len(_SIZES), len(levels))):
             family = list(_SIZES)[i % len(_SIZES)]
             made.append(Spec(family, weights, levels[(i + j) % len(levels)].name))

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from enginewright.builder.network import Weight
 from enginewright.builder.targets.cpu import toolchain
 from enginewright.builder.targets.cpu.isa import IsaLevel
-from enginewright.builder.targets.cpu.pack import pack, plan_panels
+from enginewright.builder.targets.cpu.pack import DOT_FORMATS, dot_width, pack, plan_panels
 from enginewright.builder.targets.cpu.toolchain import compile_engine
 from enginewright.runtime import machine
 from enginewright.runtime.abi_cpu import ResultStruct
@@ -29,10 +30,10 @@ toolchain.COMMON_FLAGS += tuple(os.environ.get("ENGINEWRIGHT_TEST_CFLAGS", "").s
 
 SOURCES = Path(__file__).parent / "kernels"
 GROUP, ROTATION = 128, 64  # as kernels/kernels.c has them
-FORMAT_GROUPS = {"f32": (0, 0), "bf16": (0, 0), "int8": (GROUP, ROTATION), "uint4": (32, 0)}
 HEAD_TOP = 64  # EW_HEAD_TOP
+FORMATS = ("f32", "bf16", "int8", "uint4", "fp8")
+FORMAT_GROUPS = dict.fromkeys(FORMATS, (0, 0)) | {"int8": (GROUP, ROTATION), "uint4": (32, 0)}
 HEADS, KV_HEADS, HEAD_DIM = 6, 2, 22  # as kernels/attend.inc has them
-FORMATS = ("f32", "bf16", "int8", "uint4")
 
 
 class Product(ctypes.Structure):
@@ -81,12 +82,13 @@ class Head:
 class Kernels:
     """The kernels of one instruction set."""
 
-    def __init__(self, level: IsaLevel, folder: Path) -> None:
+    def __init__(self, level: IsaLevel, folder: Path, extra: tuple[str, ...] = ()) -> None:
         self.level = level
+        self.tiles = True  # AMX: products may use them
         path = folder / f"{level.name}.so"
         others = tuple(str(SOURCES / f"attend_{kv}.c") for kv in ("f32", "bf16", "int8"))
         arch = level.arch or machine.detect().arch
-        compile_engine(SOURCES / "kernels.c", path, level, arch, None, others)
+        compile_engine(SOURCES / "kernels.c", path, level, arch, None, (*others, *extra))
         self.library: Any = ctypes.CDLL(str(path))
         assert self.library.test_start() == 0, "the system refuses the registers of this level"
         self.library.test_philox.restype = ctypes.c_double
@@ -126,7 +128,7 @@ class Kernels:
                 c_int32(rounded.shape[1] * GROUP // (GROUP + 8)),
             )
         else:
-            self.library.test_gemm(FORMATS.index(product.format), int(swiglu), facts)
+            self.multiply(FORMATS.index(product.format), swiglu, product.facts)
         return out
 
     def head(self, x: Float32, weight: Float32, wanted: Any, guard: float) -> Head:
@@ -161,7 +163,7 @@ class Kernels:
         )
         data = np.concatenate([data, np.zeros(8192, np.uint8)])  # prefetches run ahead
         rows, width = len(x), layout.panels * self.level.panel // (2 if swiglu else 1)
-        operand = self.quantize(x, format) if packed.group else np.ascontiguousarray(x)
+        operand = self.operand(x, format)
         out = np.full((rows, width), guard, np.float32)
         add = None if residual is None else padded(residual, width)
         offsets = None if bias is None else self._bias(bias, layout.panels, swiglu)
@@ -180,10 +182,31 @@ class Kernels:
             rows,
             first,
             last,
+            int(self.tiles),
             block_rows=block_rows or self.level.max_rows,
             ahead=int(ahead),
         )
         return Operands(facts, layout.format, out, (data, operand, offsets, add))
+
+    def multiply(self, kind: int, swiglu: bool, product: Product) -> None:
+        """Call the product of a format, an index of FORMATS."""
+        self.library.test_gemm(kind, int(swiglu), ctypes.byref(product))
+
+    def operand(self, x: Float32, format: str) -> npt.NDArray[Any]:
+        """Return rows as the product with weights in `format` reads them."""
+        if FORMAT_GROUPS[format][0]:
+            return self.quantize(x, format)
+        if self.level.dot_bf16 and format in DOT_FORMATS:
+            return self.round_bf16(x)
+        return np.ascontiguousarray(x)
+
+    def round_bf16(self, x: Float32, first: int = 0, last: int | None = None) -> npt.NDArray[Any]:
+        """Round rows to bf16; rows outside the range are all 0xA5A5."""
+        rows, n = x.shape
+        k = dot_width(n, self.level)
+        out = np.full((rows, k), 0xA5A5, np.uint16)
+        self.row_op("round_bf16", x, out, c_int32(n), c_int32(k), first=first, last=last)
+        return out.view(ml_dtypes.bfloat16)
 
     def _bias(self, bias: Float32, panels: int, swiglu: bool) -> Float32:
         if not swiglu:

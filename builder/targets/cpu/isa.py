@@ -22,6 +22,7 @@ class IsaLevel:
     panel: int  # weight columns that stand side by side
     offset: int  # added to an int8 weight when it is stored
     max_rows: int  # of activations, that a product multiplies at once
+    dot_bf16: int = 0  # rows for bf16 and fp8 weights are rounded, and padded to so many; 0: f32
 
 
 LEVELS = (
@@ -34,23 +35,58 @@ LEVELS = (
             "avx512dq",
             "avx512vl",
             "avx512_vnni",
+            "avx512_bf16",
+            "avx512vbmi",
             "fma",
             "amx_tile",
             "amx_int8",
+            "amx_bf16",
         ),
-        ("EW_ISA_AVX512", "EW_HAS_AMX"),
-        "x86_64_v4+avx512vnni+amx_tile+amx_int8",
+        ("EW_ISA_AVX512", "EW_HAS_BF16", "EW_HAS_AMX"),
+        "x86_64_v4+avx512vnni+avx512bf16+avx512vbmi+amx_tile+amx_int8+amx_bf16",
         (
             "-march=x86-64-v4",
             "-mavx512vnni",
+            "-mavx512bf16",
+            "-mavx512vbmi",
             "-mamx-tile",
             "-mamx-int8",
+            "-mamx-bf16",
             "-mprefer-vector-width=512",
         ),
         lanes=16,
         panel=32,
         offset=128,
         max_rows=6,
+        dot_bf16=32,
+    ),
+    IsaLevel(
+        "avx512-bf16",
+        "x86_64",
+        (
+            "avx512f",
+            "avx512bw",
+            "avx512dq",
+            "avx512vl",
+            "avx512_vnni",
+            "avx512_bf16",
+            "avx512vbmi",
+            "fma",
+        ),
+        ("EW_ISA_AVX512", "EW_HAS_BF16"),
+        "x86_64_v4+avx512vnni+avx512bf16+avx512vbmi",
+        (
+            "-march=x86-64-v4",
+            "-mavx512vnni",
+            "-mavx512bf16",
+            "-mavx512vbmi",
+            "-mprefer-vector-width=512",
+        ),
+        lanes=16,
+        panel=32,
+        offset=128,
+        max_rows=6,
+        dot_bf16=4,
     ),
     IsaLevel(
         "avx512",
@@ -87,6 +123,18 @@ LEVELS = (
         panel=16,
         offset=0,
         max_rows=3,
+    ),
+    IsaLevel(
+        "neon-i8mm",
+        "aarch64",
+        ("asimd", "asimddp", "i8mm"),
+        ("EW_ISA_NEON", "EW_HAS_I8MM"),
+        "baseline+dotprod+i8mm",
+        ("-march=armv8.2-a+dotprod+i8mm",),
+        lanes=4,
+        panel=16,
+        offset=0,
+        max_rows=4,
     ),
     IsaLevel(
         "neon",

@@ -8,11 +8,11 @@ from ....runtime.dtypes import DType
 from ...network import ROWS, NetworkError, Node, Value, Weight
 from .calls import Buffer, KernelCall, Operand, Place, Product, Split
 from .isa import IsaLevel
-from .pack import PackedLayout, plan_bias, plan_panels, plan_table
+from .pack import DOT_FORMATS, PackedLayout, dot_width, plan_bias, plan_panels, plan_table
 
-# As plugins/cpu/product.h has them.
 _ROWS = "{first}, {last}"  # of a row op
-KERNELS = {"f32": "EW_F32", "bf16": "EW_BF16", "int8": "EW_Q8", "uint4": "EW_Q4"}
+# As plugins/cpu/panels.h has them.
+KERNELS = {"f32": "EW_F32", "bf16": "EW_BF16", "int8": "EW_Q8", "uint4": "EW_Q4", "fp8": "EW_FP8"}
 
 
 def q8_row_bytes(width: int, group: int) -> int:
@@ -68,6 +68,7 @@ class Lowering:
             "rope": self._rope,
             "slice": self._slice,
             "quantize": self._quantize,
+            "round_bf16": self._round_bf16,
             "rms_norm_quantize": self._rms_norm_quantize,
             "gather_rows": self._gather_rows,
             "kv_write": lambda n: self._kv_write(n, layer_step),
@@ -96,6 +97,8 @@ class Lowering:
         width = int(value.shape[-1])
         if value.dtype is DType.Q8:
             row_bytes = q8_row_bytes(width, self.row_groups[value])
+        elif value.dtype is DType.BF16:
+            row_bytes = _round(dot_width(width, self.level) * 2)
         else:
             # Whole panels, so that a kernel may write all columns of its last one.
             row_bytes = _round(-(-width // self.level.panel) * self.level.panel * 4)
@@ -159,6 +162,13 @@ class Lowering:
         x = self._input(node.inputs[0])
         y, kernel, sizes = self._rounded(node, Split.ROWS)
         code = f"ew_quantize_{kernel}({{x}}, {{x_stride}}, {{y}}, {{y_stride}}, {sizes}, {_ROWS});"
+        return KernelCall(code, Split.ROWS, {"x": x}, {"y": y})
+
+    def _round_bf16(self, node: Node) -> KernelCall:
+        width = int(node.output.shape[-1])
+        x, y = self._input(node.inputs[0]), self._output(node.output, Split.ROWS)
+        k = dot_width(width, self.level)
+        code = f"ew_round_bf16({{x}}, {{x_stride}}, {{y}}, {{y_stride}}, {width}, {k}, {_ROWS});"
         return KernelCall(code, Split.ROWS, {"x": x}, {"y": y})
 
     def _rms_norm_quantize(self, node: Node) -> KernelCall:
@@ -242,8 +252,10 @@ class Lowering:
         if bias_value is not None:
             weights["b"] = self._weight(bias_value, lambda w: plan_bias(w, self.level, swiglu))
             fields.append(".bias = (const float *){b}")
-        group = 0 if x_value is None else self.row_groups.get(x_value, 0)
-        if layout.group != group:
+        assert x_value is not None
+        rounded = self.level.dot_bf16 > 0 and layout.format in DOT_FORMATS
+        group = self.row_groups.get(x_value, 0)
+        if layout.group != group or (x_value.dtype is DType.BF16) != rounded:
             raise NetworkError(f"{node} multiplies {x_value} by a weight in {kernel_name(layout)}")
         return fields, reads, weights
 

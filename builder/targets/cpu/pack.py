@@ -1,4 +1,4 @@
-"""Weights in the layouts that the kernels read; plugins/cpu/product.h describes them."""
+"""Weights in the layouts that the kernels read; plugins/cpu/panels.h describes them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from ...network import Weight
-from ...quantize.weight_only import quantize_int8, quantize_uint4, round_bf16
+from ...quantize.weight_only import (
+    fake_quantize,
+    quantize_fp8,
+    quantize_int8,
+    quantize_uint4,
+)
 from .isa import IsaLevel
 
 Float32 = npt.NDArray[np.float32]
+
+DOT_FORMATS = ("bf16", "fp8")
+"""Formats whose products take rows that were rounded to bf16, where a level has such products."""
 
 _ROWS_AT_A_TIME = 4096  # rows packed in one piece: bounds the memory that a large weight takes
 
@@ -24,7 +32,7 @@ class PackedLayout:
     """How one weight lies in the weights file."""
 
     kind: str  # "panels", "rows" (a table, row by row) or "vector"
-    format: str  # f32, bf16, int8 or uint4
+    format: str  # f32, bf16, int8, fp8 or uint4
     rows: int  # N, without padding
     columns: int  # K, without padding
     k: int  # K as it is stored
@@ -44,18 +52,24 @@ def plan_panels(weight: Weight, level: IsaLevel, interleaved: bool) -> PackedLay
     rows, columns = weight.sizes
     half = level.panel // 2
     panels = -(-(rows // 2) // half) if interleaved else -(-rows // level.panel)
-    format = weight.format
-    if format == "bf16" and columns % 2:
-        format = "f32"  # bf16 panels hold pairs along k
+    format, k = weight.format, columns
+    if format in DOT_FORMATS and level.dot_bf16:
+        k = dot_width(columns, level)
+    elif columns % {"bf16": 2, "fp8": 4}.get(format, 1):
+        format = "f32"  # panels hold pairs or fours along k, and rows of floats are not padded
     group = weight.group if format in ("int8", "uint4") else 0
     if group:
         k = -(-columns // group) * group
         column_bytes = 2 + group if format == "int8" else 4 + group // 2
         panel_bytes = k // group * level.panel * column_bytes
     else:
-        k = columns
-        panel_bytes = k * level.panel * (4 if format == "f32" else 2)
+        panel_bytes = level.panel * {"f32": 4 * k, "bf16": 2 * k, "fp8": 2 + k}[format]
     return PackedLayout("panels", format, rows, columns, k, panels, panel_bytes, interleaved, group)
+
+
+def dot_width(columns: int, level: IsaLevel) -> int:
+    """Return K as rows and panels for products of bf16 are padded, where a level has them."""
+    return -(-columns // level.dot_bf16) * level.dot_bf16
 
 
 def plan_table(weight: Weight) -> PackedLayout:
@@ -78,8 +92,8 @@ def plan_bias(weight: Weight, level: IsaLevel, interleaved: bool) -> PackedLayou
 def pack(weight: Weight, layout: PackedLayout, level: IsaLevel) -> Iterator[npt.NDArray[Any]]:
     """Yield the weight's bytes in pieces, in order."""
     array = np.ascontiguousarray(weight.load(), np.float32)
-    if weight.format == "bf16" and layout.format == "f32":
-        array = round_bf16(array)
+    if layout.format == "f32":
+        array = fake_quantize(array, weight.format, 0)
     if layout.kind == "vector":
         yield array
     elif layout.kind == "rows":
@@ -128,6 +142,8 @@ def _panels(
             yield _pack_int8(part, layout.group, rotation, level)
         elif layout.format == "uint4":
             yield _pack_uint4(part, layout.group, level)
+        elif layout.format == "fp8":
+            yield _pack_fp8(part, layout, level)
         else:
             yield _pack_floats(part, layout, level)
 
@@ -161,8 +177,21 @@ def _pack_uint4(part: Float32, group: int, level: IsaLevel) -> npt.NDArray[np.ui
     return out
 
 
+def _pack_fp8(part: Float32, layout: PackedLayout, level: IsaLevel) -> npt.NDArray[np.uint8]:
+    values, scales = quantize_fp8(part)
+    panels, head = part.shape[0] // level.panel, level.panel * 2
+    padded = np.pad(values.view(np.uint8), ((0, 0), (0, layout.k - layout.columns)))
+    fours = padded.reshape(panels, level.panel, layout.k // 4, 2, 2)  # element 2 * i + j of each
+    out = np.empty((panels, layout.panel_bytes), np.uint8)
+    columns = scales.reshape(panels, level.panel)
+    out[:, :head] = np.ascontiguousarray(columns, ml_dtypes.bfloat16).view(np.uint8)
+    out[:, head:] = fours.transpose(0, 2, 1, 4, 3).reshape(panels, -1)
+    return out
+
+
 def _pack_floats(part: Float32, layout: PackedLayout, level: IsaLevel) -> npt.NDArray[Any]:
     panels = part.shape[0] // level.panel
+    part = np.pad(part, ((0, 0), (0, layout.k - layout.columns)))
     cut = part.reshape(panels, level.panel, layout.k)
     if layout.format == "f32":
         return np.ascontiguousarray(cut.transpose(0, 2, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 from ....runtime import machine
 from ....runtime.abi_cpu import ABI_VERSION
 from ....runtime.artifact import Engine
+from ....runtime.dtypes import DType
 from ....runtime.errors import UnsupportedModelError
 from ....runtime.machine import Machine
 from ....runtime.manifest import KvFacts, Needs, TensorFacts
@@ -23,6 +25,7 @@ from .calls import PackedWeight
 from .code_cache import CodeCache
 from .emit import emit
 from .isa import IsaLevel, find_level
+from .pack import DOT_FORMATS
 from .program import ModelFacts, Program, build_program
 from .reuse import recipe, take_file
 from .tactics import Tunable, cost_model, measure
@@ -42,6 +45,14 @@ class CpuTarget:
         """Say what the engine will need. Raises InputError for an unknown instruction set."""
         level, arch = self._choose(config)
         return {"isa": level.name, "features": list(level.features), "os": "linux", "machine": arch}
+
+    def rounded_activations(self, config: BuildConfig) -> Mapping[str, DType]:
+        """int8 for weights that are integers; bf16 for others where the level multiplies it."""
+        level, _ = self._choose(config)
+        rounded = {"int8": DType.Q8, "uint4": DType.Q8}
+        if level.dot_bf16:
+            rounded.update(dict.fromkeys(DOT_FORMATS, DType.BF16))
+        return rounded
 
     def compile(
         self,

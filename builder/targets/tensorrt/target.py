@@ -11,6 +11,7 @@ import msgspec
 from ....runtime import machine
 from ....runtime.artifact import ENGINE_FILE, WEIGHTS_FILE, Engine
 from ....runtime.cuda_contract import CONTRACT_VERSION
+from ....runtime.dtypes import DType
 from ....runtime.errors import BuildError, UnsupportedModelError
 from ....runtime.manifest import Needs, TensorRTFacts
 from ....runtime.open_tensorrt import MODEL_FILE
@@ -36,6 +37,10 @@ class TensorRTTarget:
     def __init__(self, name: LibraryName) -> None:
         self.name: str = name
         self._library: LibraryName = name
+
+    def rounded_activations(self, config: BuildConfig) -> dict[str, DType]:
+        """None: products are of floats, in the type that the graph computes in."""
+        return {}
 
     def describe(self, config: BuildConfig) -> dict[str, Any]:
         """Say what the engine will need. Raises InputError for what the library does not allow."""

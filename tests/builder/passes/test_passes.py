@@ -220,6 +220,8 @@ def formats_of(network: Network) -> dict[str, tuple[str, int]]:
         ("bf16", None, {"embedding": "bf16", "head": "bf16", "layers.0.mlp.down": "bf16"}),
         ("int8", None, {"embedding": "bf16", "head": "int8", "layers.0.mlp.gate_up": "int8"}),
         ("int4", None, {"embedding": "bf16", "head": "int8", "layers.0.mlp.down": "uint4"}),
+        ("fp8", None, {"embedding": "bf16", "head": "int8", "layers.0.mlp.down": "fp8"}),
+        ("fp8", "fp8", {"embedding": "bf16", "head": "fp8", "layers.0.mlp.down": "fp8"}),
         ("int8", "f32", {"embedding": "bf16", "head": "f32", "layers.0.attention.q_k_v": "int8"}),
     ],
 )
@@ -264,7 +266,7 @@ def test_one_quantize_serves_all_readers_of_a_value() -> None:
     for weight in network.weights():
         if weight.name.endswith(("q.weight", "k.weight", "gate.weight")):
             weight.format, weight.group, weight.rotation = "int8", 64, 64
-    assert QuantizeActivations().run(network)
+    assert QuantizeActivations({"int8": DType.Q8}).run(network)
     verify(network)
     quantizes = [node for node in network.nodes if node.op == "quantize"]
     assert [node.attrs for node in quantizes] == [{"group": 64, "rotation": 64}] * 2
@@ -274,7 +276,17 @@ def test_one_quantize_serves_all_readers_of_a_value() -> None:
 
 
 def test_float_weights_read_float_rows() -> None:
-    assert_untouched(make_network("llama"), QuantizeActivations())
+    assert_untouched(make_network("llama"), QuantizeActivations({"int8": DType.Q8}))
+
+
+def test_rows_are_rounded_to_bf16_where_the_level_multiplies_it() -> None:
+    counts: dict[str, Counter[str]] = {}
+    for isa in ("avx512-bf16", "avx512"):
+        network = make_network("llama", num_layers=1)
+        run_pipeline(network, BuildConfig(weights="bf16", head_weights="int8", isa=isa))
+        counts[isa] = count_ops(network)
+    assert (counts["avx512-bf16"]["round_bf16"], counts["avx512"]["round_bf16"]) == (4, 0)
+    assert [count["rms_norm_quantize"] for count in counts.values()] == [1, 1]  # of the head
 
 
 def test_an_attention_is_split_into_write_and_read() -> None:

@@ -96,7 +96,8 @@ def test_lifetimes_are_counted_in_barriers() -> None:
 def make_program(spec: Spec) -> Program:
     network = spec.network()
     facts = model_facts(network, spec.build)
-    return build_program(network, roll_layers(network), facts, LEVELS[0])
+    level = next(level for level in LEVELS if level.name == spec.isa)
+    return build_program(network, roll_layers(network), facts, level)
 
 
 def overlap(a: Buffer, b: Buffer) -> bool:

@@ -41,6 +41,7 @@ def test_a_feature_less_and_the_level_is_not_taken(level: IsaLevel) -> None:
 def test_levels_of_another_architecture_are_not_runnable() -> None:
     features = [name for level in LEVELS for name in level.features]
     assert [level.name for level in runnable_levels(make_machine("aarch64", *features))] == [
+        "neon-i8mm",
         "neon",
         "generic",
     ]

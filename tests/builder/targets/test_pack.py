@@ -46,7 +46,7 @@ def packed_bytes(weight: Weight, layout: PackedLayout, level: IsaLevel) -> npt.N
 def unpack(
     data: npt.NDArray[np.uint8], layout: PackedLayout, level: IsaLevel, group: int
 ) -> npt.NDArray[np.float32]:
-    """Read panels element by element, as product.h describes them: [columns of the panels, k]."""
+    """Read panels element by element, as panels.h describes them: [columns of the panels, k]."""
     panel, k = level.panel, layout.k
     cut = data.reshape(layout.panels, layout.panel_bytes)
     if layout.format == "f32":
@@ -54,6 +54,12 @@ def unpack(
     elif layout.format == "bf16":
         pairs = cut.view(ml_dtypes.bfloat16).reshape(-1, k // 2, panel, 2)
         rows = pairs.transpose(0, 2, 1, 3).astype(np.float32)
+    elif layout.format == "fp8":
+        scales = np.ascontiguousarray(cut[:, : 2 * panel]).view(ml_dtypes.bfloat16)
+        fours = np.ascontiguousarray(cut[:, 2 * panel :]).reshape(-1, k // 4, panel, 4)
+        values = fours[..., [0, 2, 1, 3]].view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+        whole = values * scales.astype(np.float32)[:, None, :, None]
+        rows = whole.transpose(0, 2, 1, 3)
     elif layout.format == "uint4":
         groups = cut.reshape(-1, k // group, panel * (4 + group // 2))
         facts = np.ascontiguousarray(groups[..., : 4 * panel]).view(np.float16).astype(np.float32)
@@ -81,7 +87,7 @@ def turned_back(rows: npt.NDArray[np.float32], weight: Weight) -> npt.NDArray[np
     level=levels,
     rows=st.integers(1, 90),
     columns=st.integers(1, 100),
-    format=st.sampled_from(["f32", "bf16", "int8", "uint4"]),
+    format=st.sampled_from(["f32", "bf16", "int8", "uint4", "fp8"]),
     group=st.sampled_from([64, 128, 192]),
 )
 def test_panels(level: IsaLevel, rows: int, columns: int, format: str, group: int) -> None:
@@ -95,7 +101,9 @@ def test_panels(level: IsaLevel, rows: int, columns: int, format: str, group: in
     assert not found[rows:].any()
     assert layout.k >= columns
     assert format in ("int8", "uint4") or not found[:, columns:].any()
-    assert layout.format == ("f32" if format == "bf16" and columns % 2 else format)
+    step = {"bf16": 2, "fp8": 4}.get(format, 1)
+    whole = level.dot_bf16 or columns % step == 0
+    assert layout.format == (format if whole else "f32")
 
 
 @few_examples
@@ -103,7 +111,7 @@ def test_panels(level: IsaLevel, rows: int, columns: int, format: str, group: in
     level=levels,
     half=st.integers(1, 70),
     columns=st.integers(1, 40).map(lambda n: 2 * n),
-    format=st.sampled_from(["f32", "bf16", "int8"]),
+    format=st.sampled_from(["f32", "bf16", "int8", "fp8"]),
 )
 def test_gate_and_up_alternate_by_half_panels(
     level: IsaLevel, half: int, columns: int, format: str
@@ -162,7 +170,7 @@ def test_a_vector_is_its_own_bytes() -> None:
 
 @pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name)
 @pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("format", ["f32", "bf16", "int8", "uint4"])
+@pytest.mark.parametrize("format", ["f32", "bf16", "int8", "uint4", "fp8"])
 def test_the_size_of_a_piece_changes_nothing(
     level: IsaLevel, interleaved: bool, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
