@@ -41,7 +41,7 @@ EW_INLINE void ew_top_take(ew_top_list *t, vf x, int first, int end) {
 }
 
 /* The highest of `n` numbers. */
-static void ew_top(const float *x, int n, ew_top_list *t) {
+__attribute__((unused)) static void ew_top(const float *x, int n, ew_top_list *t) {
     int i = 0;
     for (; i + EW_LANES <= n; i += EW_LANES) ew_top_take(t, vf_load(x + i), i, n);
     for (; i < n; i++)

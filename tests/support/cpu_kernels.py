@@ -30,9 +30,9 @@ toolchain.COMMON_FLAGS += tuple(os.environ.get("ENGINEWRIGHT_TEST_CFLAGS", "").s
 
 SOURCES = Path(__file__).parent / "kernels"
 GROUP, ROTATION = 128, 64  # as kernels/kernels.c has them
-HEAD_TOP = 64  # EW_HEAD_TOP
 FORMATS = ("f32", "bf16", "int8", "uint4", "fp8")
 FORMAT_GROUPS = dict.fromkeys(FORMATS, (0, 0)) | {"int8": (GROUP, ROTATION), "uint4": (32, 0)}
+HEAD_TOP = 64  # EW_HEAD_TOP
 HEADS, KV_HEADS, HEAD_DIM = 6, 2, 22  # as kernels/attend.inc has them
 
 

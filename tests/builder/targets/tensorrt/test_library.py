@@ -76,8 +76,8 @@ def test_options_are_checked(fields: dict[str, Any], message: str) -> None:
 def test_a_cpu_takes_no_gpu_options() -> None:
     with pytest.raises(InputError, match="takes no option of a GPU build"):
         BuildConfig(tensorrt=TensorRTConfig())
-    with pytest.raises(InputError, match="weights is 'fp8'"):
-        BuildConfig(weights="fp8")
+    with pytest.raises(InputError, match="weights is 'f16'"):
+        BuildConfig(weights="f16")
 
 
 def test_a_config_goes_to_json_and_back() -> None:
