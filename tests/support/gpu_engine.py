@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,7 @@ from enginewright.builder.targets.tensorrt.library import Library
 from enginewright.builder.targets.tensorrt.onnx_export import export
 from enginewright.builder.targets.tensorrt.stand_in import open_stand_in as stand_in_session
 from enginewright.builder.targets.tensorrt.target import EXPORT_FOLDER
+from enginewright.plugins.cuda.variants import session_variants
 from enginewright.runtime.artifact import (
     ENGINE_FILE,
     TOKENIZER_FOLDER,
@@ -33,16 +36,18 @@ from enginewright.runtime.artifact import (
 )
 from enginewright.runtime.cuda_contract import CONTRACT_VERSION
 from enginewright.runtime.manifest import (
+    KernelFacts,
     Limits,
     Needs,
     TargetFacts,
     TensorRTFacts,
 )
 from enginewright.runtime.open_tensorrt import MODEL_FILE
-from enginewright.runtime.session_tensorrt import TensorRTSession
+from enginewright.runtime.session_tensorrt import ELEMENT_BYTES, TensorRTSession
 
 from .byte_tokenizer import write_tokenizer
 from .engines import make_manifest
+from .fake_tensorrt import FakePlan
 from .tiny import ArrayTensor, as_tensors, make_tiny_config, make_tiny_weights
 
 
@@ -106,18 +111,29 @@ def facts_of(spec: GpuSpec) -> TensorRTFacts:
     return engine_facts(spec.network(), spec.build, library)
 
 
-def export_engine(spec: GpuSpec, folder: Path) -> Engine:
-    """Write an engine with the exported graph hidden in it, and no plan to speak of."""
+def export_engine(spec: GpuSpec, folder: Path, tokenizer: Path | None = None) -> Engine:
+    """Write an engine with the exported graph hidden in it.
+
+    Its plan and its kernels are for a machine of tests.support.gpu_machine. Without a folder of a
+    `tokenizer` a token is a byte.
+    """
     (folder / EXPORT_FOLDER).mkdir(parents=True)
     network, build = spec.network(), spec.build
     export(network, build, model_of(folder), Progress())
-    (folder / ENGINE_FILE).write_bytes(b"stands for a plan")
-    (folder / TOKENIZER_FOLDER).mkdir()
-    write_tokenizer(folder / TOKENIZER_FOLDER)
+    if tokenizer is None:
+        (folder / TOKENIZER_FOLDER).mkdir()
+        write_tokenizer(folder / TOKENIZER_FOLDER)
+    else:
+        shutil.copytree(tokenizer, folder / TOKENIZER_FOLDER)
     facts = facts_of(spec)
+    slowly = spec.attention == "plugin" or spec.compute_dtype == "bf16"
+    plan = FakePlan(str(model_of(folder).resolve()), facts.profiles, slowly)
+    (folder / ENGINE_FILE).write_bytes(msgspec.json.encode(plan))
+    facts = msgspec.structs.replace(facts, kernels=_write_kernels(facts, build.kv_format, folder))
     needs = Needs(features=(), os="linux", machine="x86_64")
     manifest = msgspec.structs.replace(
         make_manifest(),
+        name=folder.name,
         model=dataclasses.asdict(spec.model),
         build=build.to_json(),
         target=TargetFacts(
@@ -133,6 +149,30 @@ def export_engine(spec: GpuSpec, folder: Path) -> Engine:
     )
     write_engine(folder, manifest)
     return open_engine(folder)
+
+
+def _write_kernels(facts: TensorRTFacts, kv_dtype: str, folder: Path) -> tuple[KernelFacts, ...]:
+    """Write files that say which function of tests.support.fake_cuda they are."""
+    made: list[KernelFacts] = []
+    for variant in session_variants(
+        kv_dtype, facts.num_kv_heads, facts.head_dim, facts.attention == "gather"
+    ):
+        name = f"{variant.name}{variant.variant}.cubin"
+        width = 4 if variant.variant == "scale" else facts.head_dim * ELEMENT_BYTES[kv_dtype]
+        kernel = {"symbol": variant.name, "heads": facts.num_kv_heads, "width": width}
+        (folder / name).write_text(json.dumps(kernel))
+        made.append(
+            KernelFacts(
+                name=variant.name,
+                variant=variant.variant,
+                compute_capability="8.9",
+                file=name,
+                symbol=variant.name,
+                threads=128,
+                shared_bytes=0,
+            )
+        )
+    return tuple(made)
 
 
 def model_of(folder: Path) -> Path:
