@@ -176,3 +176,8 @@ It reads the caches that KvWrite gives, so that the write comes first.
 
 CUSTOM_OPS = {spec.name: spec for spec in (KV_WRITE_OP, PAGED_ATTENTION_OP)}
 """The custom ops of the plugin form."""
+
+
+def op_name(op: str, has_scales: bool) -> str:
+    """Return an op's name in graphs and among plugins, where optional inputs make another op."""
+    return f"{op}WithScales" if has_scales else op

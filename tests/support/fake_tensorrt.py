@@ -32,6 +32,7 @@ class FakePlan(msgspec.Struct, frozen=True):
     model: str  # path of the graph
     profiles: tuple[ProfileFacts, ...]
     slowly: bool  # custom ops, or bf16: what onnxruntime cannot run
+    stripped: bool = False  # its weights have to be put in first
 
 
 class ILogger:
@@ -43,6 +44,13 @@ class ILogger:
 
     def log(self, severity: Severity, msg: str) -> None:
         raise NotImplementedError
+
+
+class Logger(ILogger):
+    WARNING = ILogger.Severity.WARNING
+
+    def log(self, severity: ILogger.Severity, msg: str) -> None:
+        print(msg)
 
 
 class Runtime:
@@ -60,11 +68,40 @@ class Runtime:
 
 class ICudaEngine:
     def __init__(self, plan: FakePlan, logger: ILogger) -> None:
-        self._plan = plan
+        self.plan = plan
         self._logger = logger
 
-    def create_execution_context(self) -> IExecutionContext:
-        return IExecutionContext(self._plan, self._logger)
+    def create_execution_context(self) -> IExecutionContext | None:
+        if self.plan.stripped:
+            self._logger.log(ILogger.Severity.ERROR, "the engine has no weights")
+            return None
+        return IExecutionContext(self.plan, self._logger)
+
+
+class Refitter:
+    def __init__(self, engine: ICudaEngine, logger: ILogger) -> None:
+        self._engine = engine
+        self.model: str | None = None
+
+    def refit_cuda_engine(self) -> bool:
+        if self.model is None:
+            return False
+        plan = msgspec.structs.replace(self._engine.plan, model=self.model, stripped=False)
+        self._engine.plan = plan
+        return True
+
+
+class OnnxParserRefitter:
+    def __init__(self, refitter: Refitter, logger: ILogger) -> None:
+        self._refitter = refitter
+        self._logger = logger
+
+    def refit_from_file(self, model: str) -> bool:
+        if not Path(model).exists():
+            self._logger.log(ILogger.Severity.ERROR, f"there is no file {model}")
+            return False
+        self._refitter.model = model
+        return True
 
 
 class IExecutionContext:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,17 +35,17 @@ from enginewright.runtime.artifact import (
 )
 from enginewright.runtime.cuda_contract import CONTRACT_VERSION
 from enginewright.runtime.manifest import (
-    KernelFacts,
     Limits,
     Needs,
     TargetFacts,
     TensorRTFacts,
 )
 from enginewright.runtime.open_tensorrt import MODEL_FILE
-from enginewright.runtime.session_tensorrt import ELEMENT_BYTES, TensorRTSession
+from enginewright.runtime.session_tensorrt import TensorRTSession
 
 from .byte_tokenizer import write_tokenizer
 from .engines import make_manifest
+from .fake_kernels import compile_kernels
 from .fake_tensorrt import FakePlan
 from .tiny import ArrayTensor, as_tensors, make_tiny_config, make_tiny_weights
 
@@ -129,7 +128,10 @@ def export_engine(spec: GpuSpec, folder: Path, tokenizer: Path | None = None) ->
     slowly = spec.attention == "plugin" or spec.compute_dtype == "bf16"
     plan = FakePlan(str(model_of(folder).resolve()), facts.profiles, slowly)
     (folder / ENGINE_FILE).write_bytes(msgspec.json.encode(plan))
-    facts = msgspec.structs.replace(facts, kernels=_write_kernels(facts, build.kv_format, folder))
+    gathers = facts.attention == "gather"
+    variants = session_variants(build.kv_format, facts.num_kv_heads, facts.head_dim, gathers)
+    kernels = tuple(one.facts for one in compile_kernels(variants, ("8.9",), folder))
+    facts = msgspec.structs.replace(facts, kernels=kernels)
     needs = Needs(features=(), os="linux", machine="x86_64")
     manifest = msgspec.structs.replace(
         make_manifest(),
@@ -149,30 +151,6 @@ def export_engine(spec: GpuSpec, folder: Path, tokenizer: Path | None = None) ->
     )
     write_engine(folder, manifest)
     return open_engine(folder)
-
-
-def _write_kernels(facts: TensorRTFacts, kv_dtype: str, folder: Path) -> tuple[KernelFacts, ...]:
-    """Write files that say which function of tests.support.fake_cuda they are."""
-    made: list[KernelFacts] = []
-    for variant in session_variants(
-        kv_dtype, facts.num_kv_heads, facts.head_dim, facts.attention == "gather"
-    ):
-        name = f"{variant.name}{variant.variant}.cubin"
-        width = 4 if variant.variant == "scale" else facts.head_dim * ELEMENT_BYTES[kv_dtype]
-        kernel = {"symbol": variant.name, "heads": facts.num_kv_heads, "width": width}
-        (folder / name).write_text(json.dumps(kernel))
-        made.append(
-            KernelFacts(
-                name=variant.name,
-                variant=variant.variant,
-                compute_capability="8.9",
-                file=name,
-                symbol=variant.name,
-                threads=128,
-                shared_bytes=0,
-            )
-        )
-    return tuple(made)
 
 
 def model_of(folder: Path) -> Path:

@@ -11,7 +11,7 @@ import msgspec
 from ....runtime import machine
 from ....runtime.artifact import ENGINE_FILE, WEIGHTS_FILE, Engine
 from ....runtime.cuda_contract import CONTRACT_VERSION
-from ....runtime.errors import BuildError, UnsupportedModelError
+from ....runtime.errors import BuildError
 from ....runtime.manifest import Needs, TensorRTFacts
 from ....runtime.open_tensorrt import MODEL_FILE
 from ....runtime.session import Session
@@ -56,11 +56,6 @@ class TensorRTTarget:
         Raises BuildError with the library's error line, or UnsupportedModelError.
         """
         described = self.describe(config)
-        if config.gpu.attention == "plugin":
-            raise UnsupportedModelError(
-                "an engine with --attention plugin needs the GPU kernels of the paged attention, "
-                "which this enginewright does not have; build it with --attention gather"
-            )
         library = load_library(self._library)
         from .onnx_export import export
 
