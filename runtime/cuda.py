@@ -24,6 +24,7 @@ _INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver, also where there is no
 _NO_DEVICE = 100
 _OUT_OF_MEMORY = 2
 _NULLS = 2  # scratch pointers that Triton appends to a kernel's parameters, unused by ours
+_TYPES = {"pointer": ctypes.c_void_p, "i32": ctypes.c_int32}
 _DEFAULT_SHARED = 48 << 10  # bytes of a block that need no asking
 
 
@@ -189,15 +190,25 @@ class CudaDevice:
     def launch(
         self, kernel: str, variant: str, grid: tuple[int, int], arguments: Sequence[int]
     ) -> None:
-        """Queue a kernel."""
+        """Queue a kernel of the contract."""
+        kinds = [argument.kind for argument in SESSION_KERNELS[kernel].arguments]
+        self._start(kernel, variant, (*grid, 1), arguments, kinds)
+
+    def _start(
+        self,
+        kernel: str,
+        variant: str,
+        grid: tuple[int, int, int],
+        arguments: Sequence[int],
+        kinds: Sequence[str],
+    ) -> None:
         function, facts = self._functions[kernel, variant]
-        types = {"pointer": ctypes.c_void_p, "i32": ctypes.c_int32}
-        kinds = [types[argument.kind] for argument in SESSION_KERNELS[kernel].arguments]
-        parameters = ((*arguments, *[0] * _NULLS), (*kinds, *[ctypes.c_void_p] * _NULLS))
+        types = [_TYPES[kind] for kind in kinds]
+        parameters = ((*arguments, *[0] * _NULLS), (*types, *[ctypes.c_void_p] * _NULLS))
         block = (facts.threads, 1, 1)
         self._check(
             self._driver.cuLaunchKernel(
-                function, *grid, 1, *block, facts.shared_bytes, int(self.stream), parameters, 0
+                function, *grid, *block, facts.shared_bytes, int(self.stream), parameters, 0
             )
         )
 
