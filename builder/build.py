@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,7 +38,7 @@ from .network import Network
 from .passes.pipeline import run_pipeline
 from .progress import BuildObserver, Progress
 from .self_check import self_check
-from .targets.base import TargetResult, get_target
+from .targets.base import Reuse, TargetResult, get_target
 
 
 class CheckpointSource(Protocol):
@@ -82,6 +84,7 @@ class BuildOptions:
     overwrite: bool = False  # replace an engine that stands at the output
     keep_going: bool = False  # keep an engine whose self-check failed
     dump_passes: Path | None = None  # folder for the printed network after every pass
+    cache: Path | None = None  # folder for what builds leave for each other; None: reuse nothing
 
 
 def build(
@@ -112,7 +115,12 @@ def build(
                 dump_dir=options.dump_passes,
                 observer=lambda name, modified, seconds: progress.advance(1, name),
             )
-        result = target.compile(network, config, writer.folder, progress)
+        reuse = Reuse(
+            lambda: _identity(checkpoint),
+            writer.output if options.cache and writer.output.exists() else None,
+            options.cache,
+        )
+        result = target.compile(network, config, writer.folder, progress, reuse)
         with progress.phase("tokenizer"):
             (writer.folder / TOKENIZER_FOLDER).mkdir()
             checkpoint.write_tokenizer(writer.folder / TOKENIZER_FOLDER)
@@ -121,6 +129,18 @@ def build(
             manifest = _manifest(checkpoint, config, network, result, name)
             manifest = write_engine(writer.folder, manifest)
         notes = list(result.notes)
+        if config.tactics is not None and result.tune is not None:
+            missing = machine.missing(result.needs)
+            if missing:
+                notes.append(
+                    f"tactics are the cost model's: this machine lacks {', '.join(missing)}"
+                )
+            else:
+                with progress.phase("tactics"):
+                    engine = open_engine(writer.folder)
+                    tuned = result.tune(engine, config.tactics, options.cache, progress)
+                manifest = msgspec.structs.replace(manifest, tactics=tuned)
+                write_manifest(writer.folder, manifest)
         figures = None
         skip = _why_not_checked(config, result)
         if skip:
@@ -142,6 +162,17 @@ def build(
         write_manifest(writer.folder, manifest)
         writer.commit()
     return BuildReport(writer.output, manifest, tuple(notes))
+
+
+def user_cache() -> Path:
+    """Return where the builds of this user leave things for each other."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "enginewright"
+
+
+def _identity(checkpoint: CheckpointSource) -> str:
+    facts = [_as_dict(checkpoint.config), dict(checkpoint.files)]
+    return hashlib.sha256(msgspec.json.encode(facts, order="deterministic")).hexdigest()
 
 
 def _manifest(
@@ -174,6 +205,7 @@ def _manifest(
         tensors=tuple(result.tensors),
         tactics=result.tactics,
         files=files,
+        recipes=result.recipes,
         source=Source(
             name=checkpoint.source,
             files=dict(checkpoint.files),
@@ -188,7 +220,7 @@ def _manifest(
 
 
 def _quantization(config: BuildConfig, network: Network) -> Quantization:
-    groups = {node.attrs["group"] for node in network.nodes if node.op == "quantize"}
+    groups = {node.attrs["group"] for node in network.nodes if "group" in node.attrs}
     return Quantization(
         weights=config.weights,
         head="none" if config.embeds else config.head_format,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -45,13 +46,12 @@ class NetworkWriter:
         self.ids = Value("ids", DType.I32, (TOKENS,))
         self.batch = Value("batch", DType.BATCH, ())
         self.network = Network(config, [self.ids, self.batch])
-        self.rope_table = Weight(
-            "rope.table",
-            (max_seq_len, config.head_dim),
-            lambda: rope_table(
-                config.head_dim, config.rope_theta, config.rope_scaling, max_seq_len
-            ),
-        )
+
+        @functools.cache  # every layer rotates by it
+        def table() -> npt.NDArray[np.float32]:
+            return rope_table(config.head_dim, config.rope_theta, config.rope_scaling, max_seq_len)
+
+        self.rope_table = Weight("rope.table", (max_seq_len, config.head_dim), table)
         self._tensors = tensors
         self._weights: dict[str, Weight] = {}
 

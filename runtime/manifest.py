@@ -9,7 +9,7 @@ import msgspec
 
 from .errors import EngineDamagedError, EngineVersionError, InputError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MANIFEST_FILE = "engine.json"
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -168,6 +168,7 @@ class Manifest(_Record, frozen=True, kw_only=True):
     tensors: tuple[TensorFacts, ...]
     tactics: dict[str, Any]
     files: dict[str, FileFacts]
+    recipes: dict[str, Sha256]  # file -> hash of all that decided it: a later build may take it
     source: Source
     quantization: Quantization
     self_check: SelfCheckFigures | None  # None: the build was told to skip it

@@ -23,6 +23,7 @@ from .errors import (
 from .kv_pool import KvPool, count_blocks
 from .manifest import Limits
 from .session import Batch, Float32Array, Int32Array, Sampling, SessionLimits, StepResult
+from .tactics_cpu import read_tactics
 from .weights_map import WeightsMap
 
 CODE_FILE = "rank0.engine"
@@ -101,7 +102,19 @@ class CpuSession:
             engine.folder / WEIGHTS_FILE, manifest.files[WEIGHTS_FILE].bytes, huge_pages
         )
         self._weights_address = self._weights.address
-        options = Options(threads, limits.max_num_tokens, batch, int(not own_threads))
+        products, rows = self._library.ew_products(), self._library.ew_max_rows()
+        tactics = read_tactics(manifest.tactics, products, rows)
+        self.tactics_table = tactics.table()  # what changes here holds from the next step on
+        options = Options(
+            threads,
+            limits.max_num_tokens,
+            batch,
+            int(not own_threads),
+            tactics.tile_rows,
+            tactics.column_rows,
+            tactics.redundant_rows,
+            self.tactics_table.ctypes.data,
+        )
         working = self._library.ew_working_bytes(ctypes.byref(options))
         self._pool = KvPool(manifest.kv, count_blocks(manifest.kv, limits, kv_cache_memory))
         self._engine = self._library.ew_open(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from ...runtime.artifact import Engine
 from ...runtime.errors import InputError
 from ...runtime.manifest import KvFacts, Needs, TensorFacts, TensorRTFacts
 from ...runtime.session import Session
@@ -15,6 +16,17 @@ from ..network import Network
 from ..progress import Progress
 
 Opener = Callable[..., Session]
+Tune = Callable[[Engine, str, "Path | None", Progress], dict[str, Any]]
+"""Takes an engine, the effort ("fast" or "full"), the cache folder; returns `tactics`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """What earlier builds have left, and what tells whether a build would make the same."""
+
+    source: Callable[[], str]  # which checkpoint is read: a hash of its files and its config
+    engine: Path | None  # what stands where the new engine goes; it is removed then
+    cache: Path | None  # folder for what builds leave for each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +46,8 @@ class TargetResult:
     # runtime.session.open_session, or a sentence that says why there is none.
     opener: Opener | str | None = None
     scratch: Path | None = None  # folder of what the opener needs; removed after the self-check
+    recipes: dict[str, str] = field(default_factory=dict[str, str])  # as in the manifest
+    tune: Tune | None = None  # measures tactics in the finished engine; None: there are none
 
 
 class Target(Protocol):
@@ -49,12 +63,18 @@ class Target(Protocol):
         ...
 
     def compile(
-        self, network: Network, config: BuildConfig, folder: Path, progress: Progress
+        self,
+        network: Network,
+        config: BuildConfig,
+        folder: Path,
+        progress: Progress,
+        reuse: Reuse | None = None,
     ) -> TargetResult:
         """Write the engine's code and weights into `folder`.
 
         `network` has been through the passes; its weights are loaded one at a time. Phases are
         opened on `progress` (`with progress.phase("pack weights", total): progress.advance()`).
+        Without `reuse` everything is made anew.
         Raises BuildError when the compiler fails.
         """
         ...

@@ -1,6 +1,6 @@
 /* The driver: threads take steps, run the emitted stages by columns or by tiles, sample, and report.
  *
- * The emitted file defines EW_PHASES, EW_STAGES, EW_STREAM_BYTES and EW_LOCAL_BYTES (a row), EW_TILE, and the
+ * The emitted file defines EW_PHASES, EW_STAGES, EW_PRODUCTS, EW_STREAM_BYTES and EW_LOCAL_BYTES (a row), and the
  * tables ew_stages (of all phases, then of the wanted rows) and ew_phase_starts.
  */
 #ifndef EW_MAIN_H
@@ -13,6 +13,7 @@
 typedef struct {
     void (*run)(ew_engine *, const ew_step *, const ew_span *, int iteration, int phase);
     int iteration, attention, joins;
+    int groups; /* not 0: falls away where the product before it rounds so many groups itself */
 } ew_stage;
 static const ew_stage ew_stages[EW_STAGES];
 static const int ew_phase_starts[EW_PHASES + 2]; /* the last two bound the stages of the wanted rows */
@@ -23,7 +24,7 @@ enum { EW_PREPARE = EW_STAGES, EW_CHOOSE, EW_SAMPLE, EW_FINISH, EW_ALL_STAGES };
 static size_t ew_round(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
 static ew_span ew_columns_span(ew_engine *e, int thread, int part, int rows) {
-    const int n = e->options.threads, redundant = rows <= EW_REDUNDANT_ROWS;
+    const int n = e->options.threads, redundant = rows <= e->options.redundant_rows;
     ew_span s = {.rows = rows, .part = part, .parts = n, .columns = 1, .redundant = redundant, .thread = thread};
     s.split_first = (int)((int64_t)rows * part / n);
     s.split_last = (int)((int64_t)rows * (part + 1) / n);
@@ -32,14 +33,14 @@ static ew_span ew_columns_span(ew_engine *e, int thread, int part, int rows) {
     s.ours = e->shared;
     s.ours_rows = e->column_rows;
     s.mine = redundant ? e->tiles + (size_t)thread * e->tile_bytes : e->shared;
-    s.mine_rows = redundant ? EW_TILE : e->column_rows;
+    s.mine_rows = redundant ? (size_t)e->options.tile_rows : e->column_rows;
     return s;
 }
 
 static ew_span ew_tile_span(ew_engine *e, int thread, int base, int rows) {
     uint8_t *local = e->tiles + (size_t)thread * e->tile_bytes;
     return (ew_span){.base = base, .rows = rows, .last = rows, .split_last = rows, .parts = 1, .thread = thread,
-                     .mine = local, .ours = local, .mine_rows = EW_TILE, .ours_rows = EW_TILE};
+                     .mine = local, .ours = local, .mine_rows = (size_t)e->options.tile_rows, .ours_rows = (size_t)e->options.tile_rows};
 }
 
 /* What one part of a stage does; `first` and `last` bound the emitted stages that run together. */
@@ -74,13 +75,17 @@ static void ew_columns_part(ew_engine *e, ew_step *p, int thread, int part, int 
 }
 
 static void ew_run_columns(ew_engine *e, ew_step *p, int thread, int phase, int rows) {
-    const int redundant = rows <= EW_REDUNDANT_ROWS, end = ew_phase_starts[phase + 1];
+    const int redundant = rows <= e->options.redundant_rows, end = ew_phase_starts[phase + 1];
     for (int i = ew_phase_starts[phase]; i < end;) {
         if (ew_stages[i].attention) {
             const ew_span s = ew_columns_span(e, thread, thread, rows);
             ew_stages[i].run(e, p, &s, ew_stages[i].iteration, phase);
             ew_wait_count(&p->finished[phase], p->attention_items);
             ew_lap(e, thread, 0);
+            i++;
+            continue;
+        }
+        if (ew_stages[i].groups && ew_rounds_itself(ew_stages[i].groups, e->options.threads)) {
             i++;
             continue;
         }
@@ -92,8 +97,8 @@ static void ew_run_columns(ew_engine *e, ew_step *p, int thread, int phase, int 
 }
 
 static void ew_run_tiles(ew_engine *e, ew_step *p, int thread) {
-    const int tokens = p->batch.tokens, n = e->options.threads;
-    const int tiles = n * ((tokens + n * EW_TILE - 1) / (n * EW_TILE)), units = (tokens + 15) / 16;
+    const int tokens = p->batch.tokens, n = e->options.threads, most = n * e->options.tile_rows;
+    const int tiles = n * ((tokens + most - 1) / most), units = (tokens + 15) / 16;
     for (int phase = 0; phase < EW_PHASES; phase++) {
         /* the last tokens first: they attend to the most, and what is long should not begin late */
         for (int k; (k = tiles - 1 - atomic_fetch_add(&p->begun[phase], 1)) >= 0;) {
@@ -163,7 +168,7 @@ static void ew_finish_part(ew_engine *e, ew_step *p, int thread, int part, int p
 static void ew_run(ew_engine *e, ew_step *p, int thread) {
     if (atomic_load_explicit(&e->profiling, memory_order_relaxed)) e->laps[thread].since = ew_now();
     if (p->deferred) ew_share_out(e, p, thread, EW_PREPARE, 1, ew_prepare_part, 0, 0, 0);
-    if (p->batch.tokens < EW_COLUMN_ROWS * e->options.threads)
+    if (p->batch.tokens < e->options.column_rows * e->options.threads)
         for (int phase = 0; phase < EW_PHASES; phase++) ew_run_columns(e, p, thread, phase, p->batch.tokens);
     else ew_run_tiles(e, p, thread);
     if (p->batch.rows) {
@@ -196,8 +201,8 @@ static size_t ew_layout(ew_engine *e, const ew_options *o, uint8_t *memory) {
     const size_t threads = (size_t)o->threads, batch = (size_t)o->max_batch_size, tokens = (size_t)o->max_num_tokens;
     const size_t vocab = ((size_t)EW_VOCAB + EW_PANEL - 1) / EW_PANEL * EW_PANEL;
     size_t at = 0;
-    e->column_rows = threads * EW_COLUMN_ROWS > batch ? threads * EW_COLUMN_ROWS : batch;
-    e->tile_bytes = ew_round((size_t)EW_LOCAL_BYTES * EW_TILE);
+    e->column_rows = threads * (size_t)o->column_rows > batch ? threads * (size_t)o->column_rows : batch;
+    e->tile_bytes = ew_round((size_t)EW_LOCAL_BYTES * (size_t)o->tile_rows);
     e->logits_stride = vocab * 4;
 #define EW_AT(type) ((type *)((uintptr_t)memory + at)) /* `memory` may be null: only sizes are asked for then */
 #define EW_TAKE(field, type, count) (e->field = EW_AT(type), at += ew_round((count) * sizeof(type)))
@@ -208,6 +213,7 @@ static size_t ew_layout(ew_engine *e, const ew_options *o, uint8_t *memory) {
     EW_TAKE(best, ew_best, threads * batch);
     EW_TAKE(attention, ew_attention_scratch, threads);
     EW_TAKE(samplers, ew_sample_scratch, threads);
+    EW_TAKE(groups, float, threads * EW_GROUP_ROWS * EW_MAX_GROUP);
     EW_TAKE(states, _Atomic uint64_t, threads * EW_ALL_STAGES);
     EW_TAKE(left, ew_flag, threads);
     EW_TAKE(threads, pthread_t, threads);
@@ -236,6 +242,8 @@ static size_t ew_layout(ew_engine *e, const ew_options *o, uint8_t *memory) {
 }
 
 int32_t ew_abi_version(void) { return EW_ABI_VERSION; }
+int32_t ew_products(void) { return EW_PRODUCTS; }
+int32_t ew_max_rows(void) { return EW_MAX_ROWS; }
 int64_t ew_block_bytes(void) { return EW_BLOCK_BYTES; }
 int64_t ew_working_bytes(const ew_options *options) {
     ew_engine e = {0};

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,6 +54,11 @@ KV_FORMATS = click.Choice(["f32", "f16", "bf16", "int8", "fp8"])
 @click.option("--max-batch-size", type=int, help="Sequences in a step.")
 @click.option("--max-num-tokens", type=int, help="Tokens in a step.")
 @click.option("--max-seq-len", type=int, help="Prompt and answer of one sequence, in tokens.")
+@click.option(
+    "--tactics",
+    type=click.Choice(["fast", "full"]),
+    help="Measure here how products and steps are best cut; a cost model chooses by default.",
+)
 @click.option("--cc", help="C compiler to use instead of the one that comes with the package.")
 @click.option(
     "--dump-passes",
@@ -62,6 +68,9 @@ KV_FORMATS = click.Choice(["f32", "f16", "bf16", "int8", "fp8"])
 @click.option("--dry-run", is_flag=True, help="Print the sizes to come, and build nothing.")
 @click.option("--keep-going", is_flag=True, help="Keep an engine whose self-check failed.")
 @click.option("--no-self-check", is_flag=True, help="Do not run the engine after the build.")
+@click.option(
+    "--no-cache", is_flag=True, help="Make all anew: take nothing that earlier builds have left."
+)
 @click.option("--overwrite", is_flag=True, help="Replace an engine that stands at the output.")
 def command(
     checkpoint: str,
@@ -71,6 +80,7 @@ def command(
     dry_run: bool,
     keep_going: bool,
     no_self_check: bool,
+    no_cache: bool,
     overwrite: bool,
     **settings: Any,
 ) -> None:
@@ -80,7 +90,10 @@ def command(
     or a TensorRT-LLM checkpoint.
     """
     gpu = take_gpu_options(settings)
-    from ...builder.build import BuildOptions, build
+    # Before numpy is imported: between products the threads of its library spin, on the cores that
+    # unpacking the next weight needs. The self-check took twice as long with them on 2 cores.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from ...builder.build import BuildOptions, build, user_cache
     from ...builder.config import BuildConfig
     from ...builder.config_tensorrt import TensorRTConfig
     from ...builder.estimate import estimate
@@ -93,7 +106,8 @@ def command(
     config = BuildConfig(
         **given, self_check=not no_self_check, tensorrt=TensorRTConfig(**gpu) if gpu else None
     )
-    options = BuildOptions(name, overwrite, keep_going, dump_passes)
+    cache = None if no_cache else user_cache()
+    options = BuildOptions(name, overwrite, keep_going, dump_passes, cache)
     try:
         with _termination_as_interrupt():
             if not dry_run:

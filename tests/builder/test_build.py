@@ -17,7 +17,7 @@ from enginewright.builder.models.registry import build_network
 from enginewright.builder.network import Network
 from enginewright.builder.progress import Progress
 from enginewright.builder.reference import Reference
-from enginewright.builder.targets.base import TargetResult
+from enginewright.builder.targets.base import Reuse, TargetResult
 from enginewright.runtime.artifact import Engine, open_engine
 from enginewright.runtime.errors import BuildError, InputError
 from enginewright.runtime.manifest import KvFacts, Needs
@@ -56,8 +56,14 @@ class FakeTarget:
         return {"isa": "portable", "features": [], "os": "", "machine": ""}
 
     def compile(
-        self, network: Network, config: BuildConfig, folder: Path, progress: Progress
+        self,
+        network: Network,
+        config: BuildConfig,
+        folder: Path,
+        progress: Progress,
+        reuse: Reuse | None = None,
     ) -> TargetResult:
+        self.reuse = reuse
         with progress.phase("compile", 1):
             (folder / "rank0.engine").write_bytes(b"code")
             (folder / "rank0.weights").write_bytes(b"weights")
@@ -94,6 +100,26 @@ class FakeSession:
 
     def close(self) -> None:
         self.closed = True
+
+
+def test_what_earlier_builds_have_left_is_offered_to_the_target(
+    checkpoint: TinyCheckpoint, use: Callable[..., FakeSession], tmp_path: Path
+) -> None:
+    target = FakeTarget()
+    use(target)
+    output, cache = tmp_path / "engine", tmp_path / "cache"
+    sources = []
+    for options, engine in (
+        (BuildOptions(cache=cache), None),
+        (BuildOptions(cache=cache, overwrite=True), output),
+        (BuildOptions(overwrite=True), None),
+    ):
+        build(checkpoint, BuildConfig(weights="f32"), output, options=options)
+        assert target.reuse is not None
+        assert (target.reuse.engine, target.reuse.cache) == (engine, options.cache)
+        sources.append(target.reuse.source())
+    checkpoint.files = {"model.safetensors": "1" * 64}
+    assert sources[0] == sources[1] == sources[2] != target.reuse.source()
 
 
 @pytest.fixture

@@ -68,10 +68,10 @@ def assert_close(found: Any, expected: Any, tolerance: float = 2e-6) -> None:
 
 
 def test_the_headers_have_the_facts_that_the_builder_packs_for(kernels: Kernels) -> None:
-    facts = np.zeros(3, np.int32)
+    facts = np.zeros(4, np.int32)
     kernels.library.test_facts(c_void_p(address(facts)))
     level = kernels.level
-    assert facts.tolist() == [level.lanes, level.panel, level.offset]
+    assert facts.tolist() == [level.lanes, level.panel, level.offset, level.max_rows]
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -109,6 +109,15 @@ def test_a_row_of_a_product_has_the_same_bits_in_any_company(kernels: Kernels, f
     for first, last in ((0, 1), (3, 5), (5, 8), (8, 12), (1, 23), (40, 56), (7, 39), (9, 75)):
         some = kernels.gemm(x[first:last], weight, format)
         np.testing.assert_array_equal(some.view(np.uint32), everything[first:last].view(np.uint32))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_blocks_and_prefetches_change_no_bit(kernels: Kernels, format: str) -> None:
+    x, weight = random(29, 300), random(77, 300, seed=1)
+    expected = kernels.gemm(x, weight, format).view(np.uint32)
+    for rows in range(1, kernels.level.max_rows + 1):
+        found = kernels.gemm(x, weight, format, block_rows=rows, ahead=rows % 2 == 0)
+        np.testing.assert_array_equal(found.view(np.uint32), expected)
 
 
 def test_a_product_writes_its_own_panels_only(kernels: Kernels) -> None:
@@ -185,6 +194,38 @@ def test_rms_norm(kernels: Kernels, rows: int, runs: int, width: int) -> None:
     kernels.row_op("rms_norm", x, out, c_void_p(address(weight)), *facts)
     expected = rms_norm(x.astype(np.float64), weight.astype(np.float64), {"eps": 1e-5})
     assert_close(out, expected)
+
+
+@few_examples
+@given(rows=st.integers(1, 5), n=st.integers(1, 100))
+def test_a_norm_that_rounds_has_the_bits_of_a_norm_and_a_rounding(
+    kernels: Kernels, rows: int, n: int
+) -> None:
+    n *= 4
+    x, weight = random(rows, n), random(n, seed=1)
+    normed = np.empty_like(x)
+    row = c_void_p(address(weight)), c_int32(n), c_int32(n), c_float(1e-5)
+    kernels.row_op("rms_norm", x, normed, *row)
+    expected = kernels.quantize(normed)
+    found = np.full_like(expected, 0x5A)
+    k = -(-n // GROUP) * GROUP
+    facts = c_void_p(address(weight)), c_float(1e-5), c_int32(n), c_int32(k)
+    kernels.row_op("rms_norm_quantize", x, found, *facts)
+    np.testing.assert_array_equal(found, expected)
+
+
+@few_examples
+@given(rows=st.integers(1, 70), n=st.integers(1, 300), k=st.integers(1, 200), bias=st.booleans())
+def test_a_gated_product_that_rounds_has_the_bits_of_a_product_and_a_rounding(
+    kernels: Kernels, rows: int, n: int, k: int, bias: bool
+) -> None:
+    x, weight = random(rows, k), random(2 * n, k, seed=1)
+    offsets = random(2 * n, seed=2) if bias else None
+    gated = kernels.gemm(x, weight, "int8", swiglu=True, bias=offsets)[:, :n]
+    expected = kernels.quantize(np.ascontiguousarray(gated))
+    found = np.full_like(expected, 0x5A)
+    kernels.gemm(x, weight, "int8", swiglu=True, bias=offsets, rounded=found)
+    np.testing.assert_array_equal(found, expected)
 
 
 @few_examples

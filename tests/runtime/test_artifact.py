@@ -125,7 +125,7 @@ def test_a_newer_schema_is_named_even_if_all_else_is_unknown(engine: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "null", "[]", "3", '"x"', "\x00", '{"schema_version": 2}', "[" * 100_000]
+    "text", ["", "{", "null", "[]", "3", '"x"', "\x00", '{"schema_version": 3}', "[" * 100_000]
 )
 def test_broken_json_is_named(engine: Path, text: str) -> None:
     (engine / "engine.json").write_text(text)
@@ -134,7 +134,7 @@ def test_broken_json_is_named(engine: Path, text: str) -> None:
 
 
 def test_bytes_that_are_not_utf8_are_named(engine: Path) -> None:
-    (engine / "engine.json").write_bytes(b'{"schema_version": 2, "name": "\xff"}')
+    (engine / "engine.json").write_bytes(b'{"schema_version": 3, "name": "\xff"}')
     with pytest.raises(EngineDamagedError):
         open_engine(engine)
 

@@ -57,6 +57,13 @@ def test_inspect_prints_what_the_engine_is(engine: Path) -> None:
     assert "embedding.weight" in run(inspect.command, engine, "--tensors").output
 
 
+def test_inspect_shows_how_products_and_steps_are_cut(engine: Path) -> None:
+    result = run(inspect.command, engine, "--tactics")
+    assert result.exit_code == 0, result.output
+    for text in ("cost model", "tiles of 96 tokens", "head 64x32 int8_64", "6p"):
+        assert text in result.output
+
+
 def test_inspect_json_is_the_manifest(engine: Path) -> None:
     result = run(inspect.command, engine, "--json")
     assert json.loads(result.output) == json.loads((engine / "engine.json").read_text())
@@ -158,11 +165,14 @@ def test_build_passes_its_options_on_and_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder = Builder(monkeypatch, nothing)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     flags = ["--quant", "bf16", "--max-batch-size", "3", "--no-self-check", "--keep-going"]
     result = run(build.command, "model", "-o", tmp_path / "e", "--name", "n", "--overwrite", *flags)
     assert result.exit_code == 0, result.output
     assert builder.config == BuildConfig(weights="bf16", max_batch_size=3, self_check=False)
-    assert builder.options == BuildOptions("n", True, True, None)
+    assert builder.options == BuildOptions("n", True, True, None, tmp_path / "enginewright")
+    run(build.command, "model", "-o", tmp_path / "f", "--no-cache")
+    assert builder.options == BuildOptions(cache=None)
     for text in (
         "compile",
         "1.5 s",

@@ -50,6 +50,10 @@ class Product(ctypes.Structure):
         ("rows", c_int32),
         ("first_panel", c_int32),
         ("last_panel", c_int32),
+        ("tiles", c_int32),
+        ("out_panel", c_int32),
+        ("block_rows", c_int32),
+        ("ahead", c_int32),
     )
 
 
@@ -80,10 +84,14 @@ class Kernels:
         residual: Float32 | None = None,
         panels: tuple[int, int] | None = None,
         guard: float = 0.0,
+        rounded: npt.NDArray[np.uint8] | None = None,
+        block_rows: int | None = None,
+        ahead: bool = True,
     ) -> Float32:
         """Multiply as an engine does: packs the weight, quantizes rows for int8.
 
         Returns whole panels of columns, [rows, padded]; columns that were not computed are `guard`.
+        With `rounded` a gated int8 product rounds its output into that instead.
         """
         packed = Weight("w", weight.shape, lambda: weight)
         packed.format = format
@@ -113,9 +121,19 @@ class Kernels:
             rows,
             first,
             last,
+            block_rows=block_rows or self.level.max_rows,
+            ahead=int(ahead),
         )
         kind = FORMATS.index(layout.format)
-        self.library.test_gemm(kind, int(swiglu), ctypes.byref(product))
+        if rounded is not None:
+            self.library.test_gemm_quantize(
+                ctypes.byref(product),
+                c_void_p(address(rounded)),
+                c_size_t(rounded.strides[0]),
+                c_int32(rounded.shape[1] * GROUP // (GROUP + 8)),
+            )
+        else:
+            self.library.test_gemm(kind, int(swiglu), ctypes.byref(product))
         return out
 
     def _bias(self, bias: Float32, panels: int, swiglu: bool) -> Float32:

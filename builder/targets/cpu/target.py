@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+import msgspec
 
 from ....runtime import machine
 from ....runtime.abi_cpu import ABI_VERSION
+from ....runtime.artifact import Engine
 from ....runtime.errors import UnsupportedModelError
 from ....runtime.machine import Machine
 from ....runtime.manifest import KvFacts, Needs, TensorFacts
@@ -20,17 +18,19 @@ from ...config import BuildConfig
 from ...network import Network
 from ...passes.roll_layers import roll_layers
 from ...progress import Progress
-from ..base import TargetResult
+from ..base import Reuse, TargetResult, Tune
 from .calls import PackedWeight
+from .code_cache import CodeCache
 from .emit import emit
 from .isa import IsaLevel, find_level
-from .pack import pack
 from .program import ModelFacts, Program, build_program
-from .toolchain import compile_engine
+from .reuse import recipe, take_file
+from .tactics import Tunable, cost_model, measure
+from .toolchain import Compilation
+from .weights_file import PAGE, write_weights
 
 BLOCK_TOKENS = 32
-_PAGE = 4096
-_TILE_ROWS = 96  # tokens that a thread takes through a segment when many are computed
+TIMINGS_FILE = "timings.json"
 
 
 class CpuTarget:
@@ -44,9 +44,14 @@ class CpuTarget:
         return {"isa": level.name, "features": list(level.features), "os": "linux", "machine": arch}
 
     def compile(
-        self, network: Network, config: BuildConfig, folder: Path, progress: Progress
+        self,
+        network: Network,
+        config: BuildConfig,
+        folder: Path,
+        progress: Progress,
+        reuse: Reuse | None = None,
     ) -> TargetResult:
-        """Write `rank0.engine` and `rank0.weights` into `folder`.
+        """Write `rank0.engine` and `rank0.weights` into `folder`, both at the same time.
 
         Raises BuildError, or UnsupportedModelError for a network that the kernels cannot run.
         """
@@ -57,11 +62,18 @@ class CpuTarget:
             tensors = _place(program.packed)
             source = folder / "engine.c"
             source.write_text(emit(program))
-        with progress.phase("compile"):
-            compile_engine(source, folder / CODE_FILE, level, arch, config.cc)
-            source.unlink()
-        with progress.phase("pack weights", len(program.packed)):
-            _write_weights(program, level, folder / WEIGHTS_FILE, progress)
+        cache = CodeCache(reuse.cache / "code") if reuse and reuse.cache else None
+        code, weights = folder / CODE_FILE, folder / WEIGHTS_FILE
+        recipes: dict[str, str] = {}
+        with Compilation(source, code, level, arch, config.cc, cache=cache) as compilation:
+            with progress.phase("pack weights", len(program.packed)):
+                if reuse is not None:
+                    recipes[WEIGHTS_FILE] = recipe(program.packed, level, reuse.source())
+                if reuse is None or not take_file(reuse.engine, weights, recipes[WEIGHTS_FILE]):
+                    write_weights(program.packed, level, weights, progress)
+            with progress.phase("compile"):
+                compilation.finish()
+        source.unlink()
         kv = KvFacts(
             dtype=facts.kv_dtype,
             block_tokens=BLOCK_TOKENS,
@@ -72,16 +84,32 @@ class CpuTarget:
             files={CODE_FILE: "engine", WEIGHTS_FILE: "weights"},
             kv=kv,
             tensors=tensors,
-            tactics={"tile_rows": facts.tile},
+            tactics=msgspec.to_builtins(cost_model(program.product_calls, level)),
+            tune=_tune(program, level),
             needs=Needs(features=level.features, os="linux", machine=arch),
             isa=level.name,
             abi=ABI_VERSION,
+            recipes=recipes,
         )
 
     def _choose(self, config: BuildConfig) -> tuple[IsaLevel, str]:
         here: Machine = machine.detect()
         level = find_level(config.isa, here)
         return level, level.arch or here.arch
+
+
+def _tune(program: Program, level: IsaLevel) -> Tune:
+    """Return what measures tactics for the finished engine of a program."""
+    calls = [call for segment in program.segments for call in segment.calls]
+    slots = {call.product: call.slot for call in calls if call.product is not None}
+    numbers = range(len(program.product_calls))
+    tunable = Tunable(program.product_calls, [slots[number] for number in numbers], level)
+
+    def tune(engine: Engine, effort: str, cache: Path | None, progress: Progress) -> dict[str, Any]:
+        file = None if cache is None else cache / TIMINGS_FILE
+        return measure(engine, tunable, effort, file, progress)
+
+    return tune
 
 
 def model_facts(network: Network, config: BuildConfig) -> ModelFacts:
@@ -107,7 +135,6 @@ def model_facts(network: Network, config: BuildConfig) -> ModelFacts:
         num_kv_heads=kv_heads,
         head_dim=head_dim,
         kv_dtype=config.kv_format,
-        tile=_TILE_ROWS,
     )
 
 
@@ -138,39 +165,5 @@ def _place(packed: list[PackedWeight]) -> list[TensorFacts]:
                 bytes=item.layout.bytes,
             )
         )
-        at += -(-item.layout.bytes // _PAGE) * _PAGE
+        at += -(-item.layout.bytes // PAGE) * PAGE
     return tensors
-
-
-def _write_weights(program: Program, level: IsaLevel, path: Path, progress: Progress) -> None:
-    """Pack the weights, two at a time, and write them in order."""
-
-    def pieces(item: PackedWeight) -> list[npt.NDArray[Any]]:
-        return list(pack(item.weight, item.layout, level))
-
-    with path.open("wb") as file, ThreadPoolExecutor(2) as pool:
-        for item, parts in zip(program.packed, _ahead(pool, pieces, program.packed), strict=True):
-            file.seek(item.offset)
-            written = 0
-            for part in parts:
-                data = np.ascontiguousarray(part).view(np.uint8)
-                written += data.nbytes
-                file.write(data.data)
-            if written != item.layout.bytes:
-                raise AssertionError(f"{item.weight.name}: {written} bytes of {item.layout.bytes}")
-            progress.advance()
-        last = program.packed[-1]
-        file.truncate(-(-(last.offset + last.layout.bytes) // _PAGE) * _PAGE)
-
-
-def _ahead(
-    pool: ThreadPoolExecutor, work: Any, items: list[PackedWeight]
-) -> Iterator[list[npt.NDArray[Any]]]:
-    """Run `work` over items in order, one item ahead of what is being written."""
-    waiting = []
-    for item in items:
-        waiting.append(pool.submit(work, item))
-        if len(waiting) > 1:
-            yield waiting.pop(0).result()
-    for future in waiting:
-        yield future.result()

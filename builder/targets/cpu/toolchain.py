@@ -1,17 +1,22 @@
-"""The C compiler: `ziglang` from PyPI unless another one is named."""
+"""The C compiler: `ziglang` from PyPI unless another one is named. It runs beside the build."""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
 from importlib import resources
 from pathlib import Path
+from types import TracebackType
 
 from ....runtime.errors import BuildError
+from .code_cache import CodeCache
 from .isa import IsaLevel
 
 GLIBC = "2.28"  # the oldest C library that an engine asks for
@@ -19,6 +24,7 @@ GLIBC = "2.28"  # the oldest C library that an engine asks for
 COMMON_FLAGS = (
     "-std=gnu11",
     "-O3",
+    "-g0",  # zig adds tables for debuggers unasked: a quarter of its time, most of the file
     "-ffp-contract=off",  # a fused multiply-add is written where it is meant, nowhere else
     "-fno-math-errno",
     "-fvisibility=hidden",
@@ -31,6 +37,99 @@ COMMON_FLAGS = (
 )
 
 
+class Compilation:
+    """One emitted C file on its way to the shared object `output`; a context that ends with it.
+
+    `cc` is a compiler command of the user's (gcc or clang), None the bundled one. Code that `cache`
+    holds is taken from there. Raises BuildError if there is no such compiler.
+    """
+
+    def __init__(
+        self,
+        source: Path,
+        output: Path,
+        level: IsaLevel,
+        arch: str,
+        cc: str | None,
+        extra: tuple[str, ...] = (),
+        cache: CodeCache | None = None,
+    ) -> None:
+        self._output, self._cache, self._key = output, cache, ""
+        headers = Path(str(resources.files("enginewright.plugins") / "cpu"))
+        if cc is None:
+            compiler = _zig()
+            machine = ["-target", f"{arch}-linux-gnu.{GLIBC}", f"-mcpu={level.zig_cpu}"]
+            machine += ["-fno-sanitize=undefined"]  # zig turns it on by itself in some modes
+        else:
+            compiler = shlex.split(cc)
+            machine = list(level.gcc_flags)
+        defines = [f"-D{macro}" for macro in level.macros]
+        command = [*compiler, *machine, *COMMON_FLAGS, *defines]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._scratch = tempfile.TemporaryDirectory(prefix="enginewright-cc-")
+        self._log = Path(self._scratch.name) / "log"
+        try:
+            if cache is not None:
+                files = [source, *sorted(headers.glob("*.h"))]
+                self._key = _key([*command, *extra], _identity(cc, compiler), files)
+                if cache.take(self._key, output):
+                    return
+            command += [f"-I{headers}", *extra, str(source), "-o", str(output)]
+            self._start(command, bundled=cc is None)
+        except BaseException:
+            self._scratch.cleanup()
+            raise
+
+    def _start(self, command: list[str], bundled: bool) -> None:
+        environment = dict(os.environ)
+        if bundled:
+            environment["ZIG_LOCAL_CACHE_DIR"] = self._scratch.name
+            if not _cache_is_usable(environment):
+                environment["ZIG_GLOBAL_CACHE_DIR"] = self._scratch.name
+        with self._log.open("wb") as log:
+            try:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,  # so that its own children end with it
+                )
+            except OSError as error:
+                raise BuildError(
+                    f"the C compiler {command[0]!r} cannot be started ({error.strerror}); "
+                    "install enginewright[build] or name another one with --cc"
+                ) from error
+
+    def finish(self) -> None:
+        """Wait for the compiler. Raises BuildError with its own first lines when it failed."""
+        if self._process is None:
+            return
+        status = self._process.wait()
+        if status:
+            text = self._log.read_text(errors="replace")
+            lines = [line for line in text.splitlines() if line.strip()][:8]
+            raise BuildError(f"the C compiler ended with status {status}:\n" + "\n".join(lines))
+        if self._cache is not None:
+            self._cache.put(self._key, self._output)
+
+    def __enter__(self) -> Compilation:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End a compiler that nobody waits for any more, and remove what it has left."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._scratch.cleanup()
+
+
 def compile_engine(
     source: Path,
     output: Path,
@@ -39,42 +138,28 @@ def compile_engine(
     cc: str | None,
     extra: tuple[str, ...] = (),
 ) -> None:
-    """Compile one emitted C file into the shared object `output`.
+    """Compile one C file and wait for it, as Compilation does, without a cache."""
+    with Compilation(source, output, level, arch, cc, extra) as compilation:
+        compilation.finish()
 
-    `cc` is a compiler command of the user's (gcc or clang), None the bundled one. Raises BuildError
-    with the compiler's own first lines when it fails.
-    """
-    headers = str(resources.files("enginewright.plugins") / "cpu")
-    defines = [f"-D{macro}" for macro in level.macros]
+
+def _key(command: list[str], identity: str, files: list[Path]) -> str:
+    """Hash all that decides the compiler's output, in hex."""
+    digest = hashlib.sha256(repr((command, identity)).encode())
+    for path in files:
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _identity(cc: str | None, compiler: list[str]) -> str:
+    """Return what tells one version of a compiler from another."""
     if cc is None:
-        compiler = _zig()
-        machine = ["-target", f"{arch}-linux-gnu.{GLIBC}", f"-mcpu={level.zig_cpu}"]
-        machine += ["-fno-sanitize=undefined"]  # zig turns it on by itself in some modes
-    else:
-        compiler = shlex.split(cc)
-        machine = list(level.gcc_flags)
-    command = [*compiler, *machine, *COMMON_FLAGS, *defines, f"-I{headers}", *extra]
-    command += [str(source), "-o", str(output)]
-    with tempfile.TemporaryDirectory(prefix="enginewright-cc-") as cache:
-        environment = dict(os.environ)
-        if cc is None and not _cache_is_usable(environment):
-            environment["ZIG_GLOBAL_CACHE_DIR"] = cache
-        if cc is None:
-            environment["ZIG_LOCAL_CACHE_DIR"] = cache
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, env=environment, check=False
-            )
-        except OSError as error:
-            raise BuildError(
-                f"the C compiler {compiler[0]!r} cannot be started ({error.strerror}); "
-                "install enginewright[build] or name another one with --cc"
-            ) from error
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()][:8]
-        raise BuildError(
-            f"the C compiler ended with status {done.returncode}:\n" + "\n".join(lines)
-        )
+        return importlib.metadata.version("ziglang")
+    try:
+        done = subprocess.run([*compiler, "--version"], capture_output=True, check=False)
+    except OSError:
+        return ""  # starting it says what is wrong
+    return done.stdout.decode(errors="replace")
 
 
 def _zig() -> list[str]:

@@ -18,7 +18,7 @@ from ....runtime.session import Session
 from ...config import BuildConfig
 from ...network import Network
 from ...progress import Progress
-from ..base import TargetResult
+from ..base import Reuse, TargetResult
 from .compile import compile_plan
 from .facts import engine_facts, kv_facts
 from .kernels import INSTALL, session_kernels
@@ -49,11 +49,17 @@ class TensorRTTarget:
         }
 
     def compile(
-        self, network: Network, config: BuildConfig, folder: Path, progress: Progress
+        self,
+        network: Network,
+        config: BuildConfig,
+        folder: Path,
+        progress: Progress,
+        reuse: Reuse | None = None,
     ) -> TargetResult:
         """Write `rank0.engine`, and for a stripped plan its model and weights beside it.
 
-        Raises BuildError with the library's error line, or UnsupportedModelError.
+        Nothing is reused: the library compiles a plan as a whole. Raises BuildError with the
+        library's error line, or UnsupportedModelError.
         """
         described = self.describe(config)
         library = load_library(self._library)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from enginewright.converters import Checkpoint, open_checkpoint
+from enginewright.converters.checkpoint import Tensor
 from enginewright.serve.tokenizer import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -49,8 +51,7 @@ class Model:
             with open_checkpoint(str(self.gguf)) as checkpoint:
                 checkpoint.write_tokenizer(partial)
                 (partial / "config.json").write_text(json.dumps(_config(checkpoint), indent=1))
-                tensors = {_hf_name(name): t.load() for name, t in checkpoint.tensors.items()}
-            save_file(tensors, partial / "model.safetensors", {"format": "pt"})
+                _write_safetensors(partial / "model.safetensors", checkpoint.tensors)
             shutil.rmtree(folder, ignore_errors=True)
             partial.rename(folder)
         return folder
@@ -93,6 +94,25 @@ def smollm2() -> Model:
     folder = CACHE / "peers" / "models" / "smollm2"
     folder.mkdir(parents=True, exist_ok=True)
     return Model("SmolLM2-135M-Instruct", ROOT / done.stdout.strip(), folder)
+
+
+def _write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors as f32 under Hugging Face's names, holding one of them at a time."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + 4 * prod(tensor.shape)
+        header[_hf_name(name)] = {
+            "dtype": "F32",
+            "shape": tensor.shape,
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors.values():
+            file.write(tensor.load().data)
 
 
 def _hf_name(name: str) -> str:

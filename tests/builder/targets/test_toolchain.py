@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,13 @@ import pytest
 from enginewright.builder.config import KV_DTYPES
 from enginewright.builder.passes.roll_layers import roll_layers
 from enginewright.builder.progress import Progress
+from enginewright.builder.targets.cpu import toolchain
+from enginewright.builder.targets.cpu.code_cache import CodeCache
 from enginewright.builder.targets.cpu.emit import emit
 from enginewright.builder.targets.cpu.isa import LEVELS, IsaLevel
 from enginewright.builder.targets.cpu.program import build_program
 from enginewright.builder.targets.cpu.target import CpuTarget, model_facts
-from enginewright.builder.targets.cpu.toolchain import compile_engine
+from enginewright.builder.targets.cpu.toolchain import Compilation, compile_engine
 from enginewright.runtime import machine
 from enginewright.runtime.errors import BuildError
 from tests.support.cpu_engine import FAMILY_SPECS, Spec
@@ -90,6 +93,60 @@ def test_the_options_of_a_named_compiler_are_kept(tmp_path: Path) -> None:
     assert {*level.gcc_flags, "-DEW_ISA_AVX2", "-DEW_HAS_AVXVNNI", "-ffp-contract=off"} <= set(seen)
     assert "-ffast-math" not in seen
     assert seen[-3:] == [str(tmp_path / "a.c"), "-o", str(tmp_path / "a.so")]
+
+
+def counting_compiler(folder: Path, version: str = "1") -> str:
+    """A compiler that notes every run and copies its source to its output."""
+    compiler = folder / f"cc-{version}"
+    compiler.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && exec echo {version}\necho run >> {folder}/runs\n'
+        'while [ "$1" != -o ]; do last="$1"; shift; done\ncp "$last" "$2"\n'
+    )
+    compiler.chmod(0o755)
+    return str(compiler)
+
+
+def test_code_is_compiled_again_when_anything_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = CodeCache(tmp_path / "cache")
+    source = tmp_path / "a.c"
+
+    def runs(text: str, level: IsaLevel, cc: str, *extra: str) -> int:
+        source.write_text(text)
+        output = tmp_path / "a.so"
+        output.unlink(missing_ok=True)
+        with Compilation(source, output, level, ARCH, cc, extra, cache) as compilation:
+            compilation.finish()
+        assert output.read_text() == text
+        return (tmp_path / "runs").read_text().count("run")
+
+    cc = counting_compiler(tmp_path)
+    assert runs("one", GENERIC, cc) == 1
+    assert runs("one", GENERIC, cc) == 1
+    assert runs("two", GENERIC, cc) == 2
+    assert runs("two", by_name("avx2"), cc) == 3
+    assert runs("two", by_name("avx2"), cc, "-g") == 4
+    assert runs("two", by_name("avx2"), counting_compiler(tmp_path, "2"), "-g") == 5
+    assert runs("one", GENERIC, cc) == 5
+    headers = tmp_path / "cpu"
+    headers.mkdir()
+    (headers / "isa.h").write_text("/* changed */")
+    monkeypatch.setattr(toolchain.resources, "files", lambda name: tmp_path)
+    assert runs("one", GENERIC, cc) == 6
+
+
+def test_a_compiler_that_is_no_longer_waited_for_ends_with_its_children(tmp_path: Path) -> None:
+    compiler = tmp_path / "slow-cc"
+    compiler.write_text(
+        f"#!/bin/sh\n(touch {tmp_path}/begun; sleep 0.5; touch {tmp_path}/late) &\nwait\n"
+    )
+    compiler.chmod(0o755)
+    with Compilation(tmp_path / "a.c", tmp_path / "a.so", GENERIC, ARCH, str(compiler)):
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+    time.sleep(0.7)
+    assert not (tmp_path / "late").exists()
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
