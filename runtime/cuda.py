@@ -90,7 +90,8 @@ class CudaDevice:
     def __init__(self, folder: Path, kernels: Sequence[KernelFacts]) -> None:
         """`kernels` are the engine's, in `folder`.
 
-        Raises IncompatibleMachineError with the probe's reason if nothing answers.
+        Raises IncompatibleMachineError with the probe's reason if nothing answers, and
+        EngineDamagedError for a kernel that cannot be loaded.
         """
         found = probe()
         if found.reason:
@@ -103,12 +104,17 @@ class CudaDevice:
         self._events: list[Any] = []
         self._functions: dict[tuple[str, str], tuple[Any, KernelFacts]] = {}
         self._modules: list[Any] = []
+        self._graphs: list[Any] = []
         self._call("cudaSetDevice", 0)
         flags = self._runtime.cudaStreamNonBlocking
         self.stream: Any = self._call("cudaStreamCreateWithFlags", flags)
-        for facts in kernels:
-            if facts.compute_capability == self.compute_capability:
-                self._load(folder, facts)
+        try:
+            for facts in kernels:
+                if facts.compute_capability == self.compute_capability:
+                    self._load(folder, facts)
+        except BaseException:
+            self.close()
+            raise
 
     def _load(self, folder: Path, facts: KernelFacts) -> None:
         driver, function = self._driver, None
@@ -240,8 +246,11 @@ class CudaDevice:
 
     def end_capture(self) -> Any:
         """Return what was noted, ready to be replayed."""
-        graph = self._call("cudaStreamEndCapture", self.stream)
-        return self._call("cudaGraphInstantiate", graph, 0)
+        noted = self._call("cudaStreamEndCapture", self.stream)
+        graph = self._call("cudaGraphInstantiate", noted, 0)
+        self._graphs.append(graph)
+        self._call("cudaGraphDestroy", noted)
+        return graph
 
     def replay(self, graph: Any) -> None:
         """Queue a graph."""
@@ -251,6 +260,8 @@ class CudaDevice:
         """Wait for the stream and give back what was taken."""
         runtime = self._runtime
         runtime.cudaStreamSynchronize(self.stream)
+        for graph in self._graphs:
+            runtime.cudaGraphExecDestroy(graph)
         for event in self._events:
             runtime.cudaEventDestroy(event)
         for address in self._memory:
@@ -260,7 +271,7 @@ class CudaDevice:
         for module in self._modules:
             self._driver.cuModuleUnload(module)
         runtime.cudaStreamDestroy(self.stream)
-        for held in (self._memory, self._host, self._events, self._modules):
+        for held in (self._memory, self._host, self._events, self._modules, self._graphs):
             held.clear()
 
     def _call(self, function: str, *arguments: Any) -> Any:

@@ -22,7 +22,7 @@ from enginewright.runtime.errors import (
 from enginewright.runtime.session import open_session
 from tests.support.cpu_engine import make_batch
 from tests.support.fake_cuda import GPU
-from tests.support.generate import make_lanes, run_lanes
+from tests.support.generate import make_lanes, make_sampling, run_lanes
 from tests.support.gpu_engine import GpuSpec, export_engine, open_stand_in
 from tests.support.gpu_machine import gpu_machine
 
@@ -36,6 +36,7 @@ def machine() -> Iterator[None]:
         yield
     assert not GPU.device, "device memory was not given back"
     assert not GPU.host, "pinned memory was not given back"
+    assert not GPU.handles, "a graph, an event or a module was not given back"
 
 
 @pytest.fixture(params=["gather", "plugin"])
@@ -88,6 +89,18 @@ def test_blocks_are_copied_and_read_through_cuda(engine: Engine) -> None:
         assert any(block)
         session.write_block(3, block)
         assert session.read_block(3) == block
+
+
+def test_closing_waits_for_what_runs(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    session: Any = open_session(engine, kv_cache_memory=MEMORY)
+    done: list[str] = []
+    session.launch(make_batch([PROMPTS[0]], [0], [[4, 7]], [36]))
+    session.sample(make_sampling(1))
+    GPU.queue(lambda: done.append("the step"))
+    close = session._context.close
+    monkeypatch.setattr(session._context, "close", lambda: (done.append("its context"), close()))
+    session.close()
+    assert done == ["the step", "its context"]
 
 
 def test_too_little_memory_is_told_and_all_is_given_back(engine: Engine) -> None:

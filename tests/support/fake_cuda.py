@@ -57,6 +57,7 @@ class HostGpu:
     def __init__(self) -> None:
         self.device: dict[int, np.ndarray[Any, Any]] = {}
         self.host: dict[int, np.ndarray[Any, Any]] = {}
+        self.handles: list[object] = []  # graphs, events and modules that were not given back
         self.replays = 0
         self._queue: deque[Callable[[], object]] = deque()
         self._captured: list[Callable[[], object]] | None = None
@@ -197,8 +198,21 @@ class _Event:
         self.time = time.perf_counter()
 
 
+def _created(handle: object) -> tuple[Any, ...]:
+    GPU.handles.append(handle)
+    return (*_OK, handle)
+
+
+def _destroyed(handle: object) -> tuple[Any, ...]:
+    for index, one in enumerate(GPU.handles):
+        if one is handle:
+            del GPU.handles[index]
+            return _OK
+    return _INVALID
+
+
 def cudaEventCreate() -> tuple[Any, ...]:
-    return (*_OK, _Event())
+    return _created(_Event())
 
 
 def cudaEventRecord(event: _Event, stream: int) -> tuple[Any, ...]:
@@ -217,7 +231,7 @@ def cudaEventElapsedTime(start: _Event, end: _Event) -> tuple[Any, ...]:
 
 
 def cudaEventDestroy(event: _Event) -> tuple[Any, ...]:
-    return _OK
+    return _destroyed(event)
 
 
 def cudaStreamBeginCapture(stream: int, mode: cudaStreamCaptureMode) -> tuple[Any, ...]:
@@ -226,11 +240,19 @@ def cudaStreamBeginCapture(stream: int, mode: cudaStreamCaptureMode) -> tuple[An
 
 
 def cudaStreamEndCapture(stream: int) -> tuple[Any, ...]:
-    return (*_OK, GPU.end_capture())
+    return _created(GPU.end_capture())
 
 
 def cudaGraphInstantiate(graph: list[Callable[[], object]], flags: int) -> tuple[Any, ...]:
-    return (*_OK, tuple(graph))
+    return _created(list(graph))
+
+
+def cudaGraphDestroy(graph: object) -> tuple[Any, ...]:
+    return _destroyed(graph)
+
+
+def cudaGraphExecDestroy(graph: object) -> tuple[Any, ...]:
+    return _destroyed(graph)
 
 
 def cudaGraphLaunch(graph: Sequence[Callable[[], object]], stream: int) -> tuple[Any, ...]:
@@ -244,11 +266,11 @@ def cudaGraphLaunch(graph: Sequence[Callable[[], object]], stream: int) -> tuple
 
 
 def cuModuleLoadData(image: bytes) -> tuple[Any, ...]:
-    return (*_OK, json.loads(image))
+    return _created(json.loads(image))
 
 
 def cuModuleUnload(module: Any) -> tuple[Any, ...]:
-    return _OK
+    return _destroyed(module)
 
 
 def cuModuleGetFunction(module: Any, name: bytes) -> tuple[Any, ...]:

@@ -57,18 +57,26 @@ class PluginKernels:
             raise self._failure
 
 
-def register_plugins(library: Library, config: BuildConfig) -> PluginKernels:
-    """Let the library know the custom ops; returns what compiles their kernels.
+def check_plugins(library: Library, config: BuildConfig) -> tuple[Any, str]:
+    """Return the library's module of plugins, and the compute capability that PTX is made for.
 
     Raises BuildError for a library without plugins, without triton, or for a device that no kernel
     is written for.
     """
-    trt: Any = library.module
     plugin = _plugin_module(library)
     if not has_triton():
         raise BuildError(NO_TRITON)
-    kernels = PluginKernels(_architecture(config))
-    plugins_of(trt, plugin).compile_launch = kernels.compile
+    return plugin, _architecture(config)
+
+
+def register_plugins(library: Library, config: BuildConfig) -> PluginKernels:
+    """Let the library know the custom ops; returns what compiles their kernels.
+
+    Raises BuildError as `check_plugins`.
+    """
+    plugin, architecture = check_plugins(library, config)
+    kernels = PluginKernels(architecture)
+    plugins_of(library.module, plugin).compile_launch = kernels.compile
     return kernels
 
 

@@ -23,6 +23,7 @@ from .compile import compile_plan
 from .facts import engine_facts, kv_facts
 from .kernels import INSTALL, session_kernels
 from .library import LibraryName, check_capabilities, check_options, load_library
+from .plugins import check_plugins
 
 _MOST_BF16_PARAMETERS = 5_000_000  # numpy multiplies bf16 element by element
 
@@ -63,6 +64,8 @@ class TensorRTTarget:
         """
         described = self.describe(config)
         library = load_library(self._library)
+        if config.gpu.attention == "plugin":
+            check_plugins(library, config)  # an export may take minutes
         from .onnx_export import export
 
         if config.gpu.strip_plan:
