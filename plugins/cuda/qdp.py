@@ -1,7 +1,7 @@
 """The custom ops as TensorRT plugins (QDP, compiled ahead of time), for the full TensorRT.
 
-All that is decided is decided in plugin_ops.py. TensorRT-RTX has no plugins; this module has never
-met a GPU.
+All that is decided is decided in plugin_ops.py. TensorRT-RTX has none of this kind, and this module
+has never met a GPU.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ them for every profile what a build asks: types, shapes, formats, kernel and lau
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import tempfile
 from enum import IntEnum
@@ -240,6 +241,7 @@ def _plan(network: INetworkDefinition, config: IBuilderConfig) -> FakePlan:
     """Copy the graph to where a session finds it; of a stripped plan the weights stay behind."""
     stripped = BuilderFlag.STRIP_PLAN in config.flags
     folder = Path(tempfile.mkdtemp(prefix="enginewright-fake-plan-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     shutil.copy(network.path, folder)
     if not stripped:
         for weight in network.graph.initializer:

@@ -21,6 +21,7 @@ from enginewright.runtime.errors import BuildError
 from enginewright.runtime.manifest import ProfileFacts
 from enginewright.runtime.tensorrt_plan import logger_of
 from tests.support.golden import GOLDEN_FOLDER
+from tests.support.gpu_engine import GpuSpec, export_engine, model_of
 
 pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is for x86-64 Linux only")
 
@@ -188,3 +189,22 @@ def test_the_library_compiles_for_no_other_devices_than_are_named(library: Libra
     settings = trt.Builder(logger_of(trt)).create_builder_config()
     settings.hardware_compatibility_level = trt.HardwareCompatibilityLevel.AMPERE_PLUS
     assert settings.hardware_compatibility_level == trt.HardwareCompatibilityLevel.NONE
+
+
+def test_the_plugin_form_lacks_nothing_but_its_plugins(library: Library, tmp_path: Path) -> None:
+    """The library's own parser reads the graph, and looks for plugins under their names."""
+    trt: Any = library.module
+    engine = export_engine(GpuSpec("qwen3", attention="plugin", kv_dtype="int8"), tmp_path / "e")
+    logger = logger_of(trt)
+    network = trt.Builder(logger).create_network(
+        1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+    )
+    parser = trt.OnnxParser(network, logger)
+    assert not parser.parse_from_file(str(model_of(engine.folder)))
+    errors = [parser.get_error(index) for index in range(parser.num_errors)]
+    assert {error.node_operator() for error in errors} == {
+        "KvWriteWithScales",
+        "PagedAttentionWithScales",
+    }
+    assert all("Plugin not found" in error.desc() for error in errors)
+    logger.clear()
