@@ -7,6 +7,7 @@
 #include "amx.h"
 #include "product.h"
 #include "quantize.h"
+#include "top.h"
 
 enum { EW_STORE, EW_SWIGLU };
 
@@ -131,11 +132,16 @@ EW_INLINE void ew_epilogue(const int rows, const int kind, const ew_product *m, 
             }                                                                                    \
     }
 
-/* The head keeps, for every row, the highest logit of each lane and where it was; logits are
- * stored only for the rows that something else will read. The lowest id wins among equals. */
+/* The head keeps, for every row, the highest logit of each lane and where it was, and as many of the highest as the
+ * row's sampling can choose from; logits are stored only for the rows that something else will read. The lowest id
+ * wins among equals. */
+#define EW_HEAD_TOP 64 /* most that it keeps */
+#define EW_HEAD_ALL 255 /* in `wanted`, in place of how many: all are stored */
 typedef struct {
     float best[EW_LANES] EW_ALIGNED;
     int32_t id[EW_LANES] EW_ALIGNED;
+    ew_top_list top;
+    ew_candidate items[EW_HEAD_TOP];
 } ew_best;
 
 EW_INLINE void ew_head_rows(const int rows, const ew_product *m, int panel, int row, vf (*y)[EW_VECTORS], ew_best *best, const uint8_t *wanted, int vocab) {
@@ -146,7 +152,8 @@ EW_INLINE void ew_head_rows(const int rows, const ew_product *m, int panel, int 
         for (int v = 0; v < EW_VECTORS; v++) {
             const int column = panel * EW_PANEL + v * EW_LANES;
             if (m->bias) y[r][v] += vf_load(m->bias + column);
-            if (wanted[row + r]) vf_store((float *)(m->out + (size_t)(row + r) * m->out_stride) + column, y[r][v]);
+            if (wanted[row + r] == EW_HEAD_ALL) vf_store((float *)(m->out + (size_t)(row + r) * m->out_stride) + column, y[r][v]);
+            else if (wanted[row + r]) ew_top_take(&mine->top, y[r][v], column, vocab);
             vi ids = vi_lanes() + column, more = vf_gt(y[r][v], vf_load(mine->best)) & (ids < vocab);
             if (vi_any(more)) {
                 vf_store(mine->best, vf_select(more, y[r][v], vf_load(mine->best)));
@@ -161,6 +168,7 @@ EW_INLINE void ew_head_rows(const int rows, const ew_product *m, int panel, int 
         for (int r = 0; r < m->rows; r++) {                                                      \
             vf_store(best[r].best, vf_set1(-__builtin_inff()));                                  \
             vi_store(best[r].id, vi_set1(0x7fffffff));                                           \
+            best[r].top = (ew_top_list){wanted[r], 0, best[r].items};                            \
         }                                                                                        \
         EW_FOR_BLOCKS(FORMAT, GROUP, EW_THEN_HEAD)                                                      \
     }

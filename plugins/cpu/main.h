@@ -112,6 +112,31 @@ static void ew_run_tiles(ew_engine *e, ew_step *p, int thread) {
     }
 }
 
+/* The highest logit that any part of the head has found in a row, and its id. */
+static int32_t ew_highest_found(const ew_engine *e, int row, float *high) {
+    int32_t id = -1;
+    *high = -__builtin_inff();
+    for (int t = 0; t < e->options.threads; t++)
+        for (int i = 0; i < EW_LANES; i++) {
+            const ew_best *b = &e->best[(size_t)t * e->options.max_batch_size + row];
+            if (b->id[i] < EW_VOCAB && (b->best[i] > *high || (b->best[i] == *high && b->id[i] < id))) {
+                *high = b->best[i];
+                id = b->id[i];
+            }
+        }
+    return id;
+}
+
+/* Draws from the highest logits that the parts have found; ids ascend from part to part. */
+static int ew_draw_found(const ew_engine *e, const ew_step *p, int row, float high, ew_sample_scratch *z) {
+    ew_top_list all = {p->wanted[row], 0, z->candidates};
+    for (int t = 0; t < e->options.threads; t++) {
+        const ew_top_list *part = &e->best[(size_t)t * e->options.max_batch_size + row].top;
+        for (int i = 0; i < part->count && ew_top_wants(&all, part->items[i].value); i++) ew_top_insert(&all, part->items[i].value, part->items[i].id);
+    }
+    return ew_draw_top(p->sampling, row, high, &all);
+}
+
 static void ew_sample_part(ew_engine *e, ew_step *p, int thread, int part, int phase, int first, int last) {
     (void)phase, (void)first, (void)last;
     const ew_sampling *s = p->sampling;
@@ -120,20 +145,14 @@ static void ew_sample_part(ew_engine *e, ew_step *p, int thread, int part, int p
         const float *logits = (const float *)(e->logits + (size_t)r * e->logits_stride);
         if (p->result->logits) memcpy(p->result->logits + (size_t)r * EW_VOCAB, logits, (size_t)EW_VOCAB * 4);
         if (!s) continue;
-        if (!ew_is_greedy(s, r)) {
+        const int decided = ew_decided_by(s, r, EW_VOCAB);
+        if (p->wanted[r] == EW_HEAD_ALL && decided) {
             ew_sample_row(s, r, logits, EW_VOCAB, p->result, &e->samplers[thread]);
         } else {
-            float high = -__builtin_inff();
-            int32_t id = -1;
-            for (int t = 0; t < n; t++)
-                for (int i = 0; i < EW_LANES; i++) {
-                    const ew_best *b = &e->best[(size_t)t * e->options.max_batch_size + r];
-                    if (b->id[i] < EW_VOCAB && (b->best[i] > high || (b->best[i] == high && b->id[i] < id))) {
-                        high = b->best[i];
-                        id = b->id[i];
-                    }
-                }
-            p->result->tokens[r] = high - high == 0 ? id : -1;
+            float high;
+            const int32_t id = ew_highest_found(e, r, &high);
+            const int finite = high - high == 0;
+            p->result->tokens[r] = !finite ? -1 : decided ? ew_draw_found(e, p, r, high, &e->samplers[thread]) : id;
             if (p->result->logprobs) p->result->logprobs[r] = __builtin_nanf("");
         }
         p->tokens[r] = p->result->tokens[r];
@@ -151,12 +170,14 @@ static void ew_prepare_part(ew_engine *e, ew_step *p, int thread, int part, int 
         }
 }
 
-/* Decides, before the head, whose logits are stored: all of them when it is not known yet how rows are sampled. */
+/* Decides, before the head, how many logits it keeps of each row: all when it is not known yet how rows are sampled. */
 static void ew_choose_part(ew_engine *e, ew_step *p, int thread, int part, int phase, int first, int last) {
     (void)e, (void)thread, (void)part, (void)phase, (void)first, (void)last;
     const int known = atomic_load_explicit(&p->ready, memory_order_acquire);
-    for (int r = 0; r < p->batch.rows; r++)
-        p->wanted[r] = !known || !p->sampling || p->result->logits || !ew_is_greedy(p->sampling, r);
+    for (int r = 0; r < p->batch.rows; r++) {
+        const int all = !known || !p->sampling || p->result->logits, decided = all ? -1 : ew_decided_by(p->sampling, r, EW_VOCAB);
+        p->wanted[r] = decided < 0 || decided > EW_HEAD_TOP ? EW_HEAD_ALL : (uint8_t)decided;
+    }
 }
 
 static void ew_finish_part(ew_engine *e, ew_step *p, int thread, int part, int phase, int first, int last) {

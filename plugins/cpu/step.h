@@ -39,7 +39,7 @@ typedef struct {
     int deferred;            /* some token ids name rows of the step before */
     int32_t *ids, *positions, *sequences; /* [tokens] */
     int32_t *tokens;         /* [rows], sampled */
-    uint8_t *wanted;         /* [rows]: its logits are stored */
+    uint8_t *wanted;         /* [rows]: how many of the highest logits the head keeps, or EW_HEAD_ALL */
     double started;
     uint64_t number;
     int attention_items;     /* in each phase that begins with attention */

@@ -130,6 +130,25 @@ def test_a_product_writes_its_own_panels_only(kernels: Kernels) -> None:
 
 
 @few_examples
+@given(rows=st.integers(1, 30), vocab=st.integers(2, 400), most=st.integers(1, 64))
+def test_the_head_keeps_the_highest(kernels: Kernels, rows: int, vocab: int, most: int) -> None:
+    x, weight = random(rows, 40), random(vocab, 40, seed=1)
+    weight[vocab // 2 :] = weight[: vocab - vocab // 2]  # ties go to the lower id
+    wanted = np.full(rows, most, np.uint8)
+    wanted[::3] = 0
+    wanted[1::3] = 255
+    found = kernels.head(x, weight, wanted, guard=7.0)
+    logits = kernels.gemm(x, weight, "f32")[:, :vocab]
+    for row in range(rows):
+        order = np.lexsort((np.arange(vocab), -logits[row]))
+        assert found.highest[row] == order[0]
+        kept = order[:most].tolist() if wanted[row] == most else []
+        assert found.top[row].tolist() == [*kept, *[-1] * (64 - len(kept))]
+        stored = found.logits[row, :vocab]
+        np.testing.assert_array_equal(stored, logits[row] if wanted[row] == 255 else 7.0)
+
+
+@few_examples
 @given(rows=st.integers(1, 5), n=st.integers(1, 300), zeros=st.booleans())
 def test_quantization(kernels: Kernels, rows: int, n: int, zeros: bool) -> None:
     x = (random(rows, n) * 10.0 ** random(rows, 1, seed=1)).astype(np.float32)

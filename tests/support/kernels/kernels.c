@@ -40,10 +40,11 @@ EW_EXPORT void test_gemm_quantize(const ew_product *m, uint8_t *y, size_t y_stri
     ew_gemm_quantize_q8_128_64(m, y, y_stride, k, scratch);
 }
 /* The id of each row's highest logit, or -1. */
-EW_EXPORT void test_head(const ew_product *m, const uint8_t *wanted, int vocab, int32_t *ids) {
+EW_EXPORT void test_head(const ew_product *m, const uint8_t *wanted, int vocab, int32_t *ids, int32_t *top) {
     ew_best *best = aligned_alloc(64, (size_t)(m->rows + 1) * sizeof *best);
     ew_head_f32(m, best, wanted, vocab);
     for (int r = 0; r < m->rows; r++) {
+        for (int i = 0; top && i < best[r].top.count; i++) top[r * EW_HEAD_TOP + i] = best[r].items[i].id;
         float high = -__builtin_inff();
         ids[r] = -1;
         for (int i = 0; i < EW_LANES; i++)
