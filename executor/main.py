@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..runtime.artifact import REQUIRED_FILES, open_engine
+from ..runtime.artifact import ENGINE_FILE, WEIGHTS_FILE, open_engine
 from ..runtime.errors import EnginewrightError
 from ..runtime.session import Session, open_session
 from .config import ExecutorConfig
@@ -81,7 +81,8 @@ def open_engine_session(folder: Path, config: ExecutorConfig) -> OpenedEngine:
     }
     if manifest.embeds:
         facts |= {"task": "embed", "pooling": manifest.pooling}
-    hashes = [manifest.files[name].sha256 for name in REQUIRED_FILES]
+    names = [name for name in (ENGINE_FILE, WEIGHTS_FILE) if name in manifest.files]
+    hashes = [manifest.files[name].sha256 for name in names]
     return OpenedEngine(
         session,
         facts,

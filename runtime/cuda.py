@@ -24,6 +24,7 @@ _INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver, also where there is no
 _NO_DEVICE = 100
 _OUT_OF_MEMORY = 2
 _NULLS = 2  # scratch pointers that Triton appends to a kernel's parameters, unused by ours
+_TYPES = {"pointer": ctypes.c_void_p, "i32": ctypes.c_int32}
 _DEFAULT_SHARED = 48 << 10  # bytes of a block that need no asking
 
 
@@ -89,7 +90,8 @@ class CudaDevice:
     def __init__(self, folder: Path, kernels: Sequence[KernelFacts]) -> None:
         """`kernels` are the engine's, in `folder`.
 
-        Raises IncompatibleMachineError with the probe's reason if nothing answers.
+        Raises IncompatibleMachineError with the probe's reason if nothing answers, and
+        EngineDamagedError for a kernel that cannot be loaded.
         """
         found = probe()
         if found.reason:
@@ -102,12 +104,17 @@ class CudaDevice:
         self._events: list[Any] = []
         self._functions: dict[tuple[str, str], tuple[Any, KernelFacts]] = {}
         self._modules: list[Any] = []
+        self._graphs: list[Any] = []
         self._call("cudaSetDevice", 0)
         flags = self._runtime.cudaStreamNonBlocking
         self.stream: Any = self._call("cudaStreamCreateWithFlags", flags)
-        for facts in kernels:
-            if facts.compute_capability == self.compute_capability:
-                self._load(folder, facts)
+        try:
+            for facts in kernels:
+                if facts.compute_capability == self.compute_capability:
+                    self._load(folder, facts)
+        except BaseException:
+            self.close()
+            raise
 
     def _load(self, folder: Path, facts: KernelFacts) -> None:
         driver, function = self._driver, None
@@ -189,15 +196,25 @@ class CudaDevice:
     def launch(
         self, kernel: str, variant: str, grid: tuple[int, int], arguments: Sequence[int]
     ) -> None:
-        """Queue a kernel."""
+        """Queue a kernel of the contract."""
+        kinds = [argument.kind for argument in SESSION_KERNELS[kernel].arguments]
+        self._start(kernel, variant, (*grid, 1), arguments, kinds)
+
+    def _start(
+        self,
+        kernel: str,
+        variant: str,
+        grid: tuple[int, int, int],
+        arguments: Sequence[int],
+        kinds: Sequence[str],
+    ) -> None:
         function, facts = self._functions[kernel, variant]
-        types = {"pointer": ctypes.c_void_p, "i32": ctypes.c_int32}
-        kinds = [types[argument.kind] for argument in SESSION_KERNELS[kernel].arguments]
-        parameters = ((*arguments, *[0] * _NULLS), (*kinds, *[ctypes.c_void_p] * _NULLS))
+        types = [_TYPES[kind] for kind in kinds]
+        parameters = ((*arguments, *[0] * _NULLS), (*types, *[ctypes.c_void_p] * _NULLS))
         block = (facts.threads, 1, 1)
         self._check(
             self._driver.cuLaunchKernel(
-                function, *grid, 1, *block, facts.shared_bytes, int(self.stream), parameters, 0
+                function, *grid, *block, facts.shared_bytes, int(self.stream), parameters, 0
             )
         )
 
@@ -229,8 +246,11 @@ class CudaDevice:
 
     def end_capture(self) -> Any:
         """Return what was noted, ready to be replayed."""
-        graph = self._call("cudaStreamEndCapture", self.stream)
-        return self._call("cudaGraphInstantiate", graph, 0)
+        noted = self._call("cudaStreamEndCapture", self.stream)
+        graph = self._call("cudaGraphInstantiate", noted, 0)
+        self._graphs.append(graph)
+        self._call("cudaGraphDestroy", noted)
+        return graph
 
     def replay(self, graph: Any) -> None:
         """Queue a graph."""
@@ -240,6 +260,8 @@ class CudaDevice:
         """Wait for the stream and give back what was taken."""
         runtime = self._runtime
         runtime.cudaStreamSynchronize(self.stream)
+        for graph in self._graphs:
+            runtime.cudaGraphExecDestroy(graph)
         for event in self._events:
             runtime.cudaEventDestroy(event)
         for address in self._memory:
@@ -249,7 +271,7 @@ class CudaDevice:
         for module in self._modules:
             self._driver.cuModuleUnload(module)
         runtime.cudaStreamDestroy(self.stream)
-        for held in (self._memory, self._host, self._events, self._modules):
+        for held in (self._memory, self._host, self._events, self._modules, self._graphs):
             held.clear()
 
     def _call(self, function: str, *arguments: Any) -> Any:

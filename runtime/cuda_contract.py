@@ -148,7 +148,11 @@ KV_WRITE_OP = OpSpec(
     outputs=(*_CACHES, *_SCALES),  # each is its input, written in place
     attributes=(("num_kv_heads", "int"), ("head_dim", "int")),
 )
-"""Puts a step's keys and values into the cache, converted to its type."""
+"""Puts a step's keys and values into the cache, converted to its type.
+
+Keys come rotated: graphs have ONNX's RotaryEmbedding, which TensorRT has a layer for. The kernel
+can rotate too (`variants.kv_write_variant`), for a graph that leaves it out.
+"""
 
 PAGED_ATTENTION_OP = OpSpec(
     "PagedAttention",
@@ -171,8 +175,14 @@ PAGED_ATTENTION_OP = OpSpec(
 )
 """Causal attention of packed tokens over their sequences' pages, the step's own included.
 
-It reads the caches that KvWrite gives, so that the write comes first.
+It reads the caches that KvWrite gives, so that the write comes first. The kernel also has softcap
+and sinks; they become attributes and an input with the first family that asks for them.
 """
 
 CUSTOM_OPS = {spec.name: spec for spec in (KV_WRITE_OP, PAGED_ATTENTION_OP)}
 """The custom ops of the plugin form."""
+
+
+def op_name(op: str, has_scales: bool) -> str:
+    """Return an op's name in graphs and among plugins, where optional inputs make another op."""
+    return f"{op}WithScales" if has_scales else op

@@ -6,6 +6,7 @@ that runs the exported graph on the host.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -342,7 +343,8 @@ class TensorRTSession:
         """Wait for the device and give everything back."""
         if not self._closed:
             self._closed = True
-            self._graphs.clear()
+            with contextlib.suppress(StepFailedError):  # a device that failed runs nothing more
+                self._device.wait(self._device.record())  # a context must not go while it runs
             self._context.close()
             self._device.close()
 

@@ -40,14 +40,14 @@ class TensorRTPlan:
         self._engine: Any = self._runtime.deserialize_cuda_engine(plan.read_bytes())
         if self._engine is None:
             raise EngineError(
-                f"{name} cannot read {plan}: {self._logger.first_error()}; build the engine again "
+                f"{name} cannot read {plan}: {self._logger.take_error()}; build the engine again "
                 f"with {name} {module.__version__}"
             )
         if facts.stripped:
             self._refit(module, model)
         self._context: Any = self._engine.create_execution_context()
         if self._context is None:
-            raise EngineError(f"{name} cannot run {plan}: {self._logger.first_error()}")
+            raise EngineError(f"{name} cannot run {plan}: {self._logger.take_error()}")
         self._profile = -1  # none was chosen yet
         self._lasting: dict[str, tuple[int, ...]] = {}
 
@@ -56,14 +56,14 @@ class TensorRTPlan:
         parser = module.OnnxParserRefitter(refitter, self._logger)
         if not parser.refit_from_file(str(model)) or not refitter.refit_cuda_engine():
             raise EngineError(
-                f"the weights of {model} cannot be put into the plan: {self._logger.first_error()}"
+                f"the weights of {model} cannot be put into the plan: {self._logger.take_error()}"
             )
 
     def use_profile(self, index: int) -> None:
         """Choose an optimization profile; it starts with the shapes that hold for all."""
         if index != self._profile:
             if not self._context.set_optimization_profile_async(index, self._stream):
-                raise StepFailedError(f"profile {index}: {self._logger.first_error()}")
+                raise StepFailedError(f"profile {index}: {self._logger.take_error()}")
             self._profile = index
             for name, shape in self._lasting.items():
                 self.set_shape(name, shape)
@@ -73,17 +73,17 @@ class TensorRTPlan:
         if self._profile < 0:
             self._lasting[name] = shape
         elif not self._context.set_input_shape(name, shape):
-            raise StepFailedError(f"{name} {list(shape)}: {self._logger.first_error()}")
+            raise StepFailedError(f"{name} {list(shape)}: {self._logger.take_error()}")
 
     def bind(self, name: str, address: int) -> None:
         """Set an address."""
         if not self._context.set_tensor_address(name, address):
-            raise StepFailedError(f"the address of {name}: {self._logger.first_error()}")
+            raise StepFailedError(f"the address of {name}: {self._logger.take_error()}")
 
     def execute(self) -> None:
         """Queue the plan."""
         if not self._context.execute_async_v3(self._stream):
-            raise StepFailedError(f"TensorRT failed a step: {self._logger.first_error()}")
+            raise StepFailedError(f"TensorRT failed a step: {self._logger.take_error()}")
 
     def close(self) -> None:
         """Let go of context, engine and runtime, in this order."""
@@ -120,8 +120,11 @@ def logger_of(module: Any) -> Any:
             )
             return [text for text in kept if text]
 
-        def first_error(self) -> str:
-            return (self.real_errors() or self.errors or ["it gave no reason"])[0]
+        def take_error(self) -> str:
+            """Return the first error, and forget all: the next failure has a reason of its own."""
+            error = (self.real_errors() or self.errors or ["it gave no reason"])[0]
+            self.errors.clear()
+            return error
 
         def clear(self) -> None:
             self.errors.clear()

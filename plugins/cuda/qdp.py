@@ -1,16 +1,16 @@
-"""The custom ops as TensorRT plugins (QDP, compiled ahead of time). Needs the full TensorRT.
+"""The custom ops as TensorRT plugins (QDP, compiled ahead of time), for the full TensorRT.
 
-Imported only by a build with the full library: TensorRT-RTX has no plugins. All that is decided is
-decided in plugin_ops.py; this module has never met a GPU.
+All that is decided is decided in plugin_ops.py. TensorRT-RTX has none of this kind, and this module
+has never met a GPU.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, List, Tuple, Union  # noqa: UP035 - TensorRT compares with these
 
-from ...runtime.cuda_contract import CUSTOM_OPS, DOMAIN
+from ...runtime.cuda_contract import CUSTOM_OPS, DOMAIN, op_name
 from .plugin_ops import (
     Launch,
     TensorType,
@@ -43,18 +43,28 @@ _TUNED = {
 }
 
 
-def register(compile_launch: Compile) -> None:
-    """Register every custom op with TensorRT, once with and once without scales."""
-    trt = importlib.import_module("tensorrt")
-    plugin = importlib.import_module("tensorrt.plugin")
-    for op, spec in CUSTOM_OPS.items():
-        for has_scales in (False, True):
-            _register(trt, plugin, op, spec.attributes, has_scales, compile_launch)
+class Plugins:
+    """Every custom op, with and without scales, as a plugin of one TensorRT module.
+
+    A name can be registered once in a process, so that builds share it and change `compile_launch`.
+    """
+
+    def __init__(self, trt: Any, plugin: Any) -> None:
+        """Register with `plugin`, the module tensorrt.plugin of `trt`."""
+        self.compile_launch: Compile | None = None
+        for op, spec in CUSTOM_OPS.items():
+            for has_scales in (False, True):
+                _register(trt, plugin, op, spec.attributes, has_scales, self._compile)
+
+    def _compile(self, launch: Launch) -> tuple[str, str, int, int]:
+        assert self.compile_launch is not None, "nothing is being built"
+        return self.compile_launch(launch)
 
 
-def plugin_name(op: str, has_scales: bool) -> str:
-    """Return the name of an op's plugin: an op with optional inputs is two plugins."""
-    return f"{DOMAIN}::{op}{'WithScales' if has_scales else ''}"
+@lru_cache(maxsize=1)
+def plugins_of(trt: Any, plugin: Any) -> Plugins:
+    """Return the plugins of a module, registered when it is asked for first."""
+    return Plugins(trt, plugin)
 
 
 def _register(
@@ -103,7 +113,7 @@ def _register(
             extra[index] = plugin.SymInt32(value)
         return symbol.encode(), strip_scratch(ptx, symbol).encode(), parameters, extra
 
-    name = plugin_name(op, has_scales)
+    name = f"{DOMAIN}::{op_name(op, has_scales)}"
     text = Union[str, bytes]  # noqa: UP007
     made = Tuple[text, text, plugin.KernelLaunchParams, plugin.SymExprs]  # noqa: UP006
     tuned = List[plugin.AutoTuneCombination]  # noqa: UP006
@@ -119,7 +129,7 @@ def _register(
 def _concrete(tensor: TensorType) -> TensorType:
     """Return a tensor whose symbolic sizes are those that are constant, and None otherwise."""
     sizes = tuple(
-        size if isinstance(size, int) else int(size.constant_value) if size.is_constant else None
+        size if isinstance(size, int) else size.constant_value() if size.is_constant else None
         for size in tensor.shape
     )
     return TensorType(tensor.dtype, sizes)

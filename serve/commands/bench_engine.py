@@ -58,6 +58,12 @@ def engine(
     ]
     opened = open_engine(engine)
     opened.manifest.check_generates()
+    for_gpus = opened.manifest.target.tensorrt is not None
+    if profile and for_gpus:
+        raise InputError(
+            "an engine for GPUs keeps no profile of its own; leave --profile out, or run this "
+            "command under NVIDIA's Nsight Systems: nsys profile enginewright bench engine"
+        )
     session: Any = open_session(opened, **options)
     try:
         for case in cases:
@@ -80,7 +86,7 @@ def engine(
             "weights": facts.quantization.weights,
             "kv": facts.kv.dtype,
             "isa": facts.target.isa,
-            "threads": session.threads,
+            "threads": None if for_gpus else session.threads,
             "results": reports,
         }
         click.echo(json.dumps(head, indent=2))

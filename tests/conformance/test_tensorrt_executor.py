@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from enginewright import LLM, SamplingParams
-from enginewright.executor.client import ExecutorClient
 from enginewright.executor.config import ExecutorConfig
 from enginewright.executor.ngram_drafter import NgramDrafter
 from enginewright.executor.sampling import Guided
@@ -19,7 +18,7 @@ from enginewright.serve.outputs import RequestOutput
 from tests.support.cpu_engine import make_batch
 from tests.support.executor_run import Answer, Run
 from tests.support.gpu_engine import GpuSpec, export_engine, open_stand_in
-from tests.support.gpu_executor import COMMAND
+from tests.support.gpu_machine import gpu_machine
 
 SPECS = {
     "gather": GpuSpec("qwen2", max_num_tokens=48, changes=(("vocab_size", 257),)),
@@ -96,7 +95,7 @@ def test_drafts_change_no_token(engine: Engine, expected: list[Answer]) -> None:
 
 
 def test_the_llm_class_over_an_executor_process(engine: Engine) -> None:
-    with LLM(engine.folder, client=ExecutorClient.start(engine.folder, command=COMMAND)) as llm:
+    with gpu_machine(), LLM(engine.folder) as llm:
         guided = Guided("regex", "[A-Z][a-z]{2,8}-[0-9]{3}")
         params = [
             SamplingParams(max_tokens=6, temperature=0, logprobs=2, prompt_logprobs=1),

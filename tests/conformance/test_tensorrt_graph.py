@@ -19,7 +19,6 @@ EXACT = [
     *(GpuSpec("qwen3", weights=weights) for weights in ("int8", "fp8", "int4")),
     GpuSpec("llama", weights="int8", head_weights="int8"),
     GpuSpec("llama", weights="int4", head_weights="f32", attention="plugin"),
-    GpuSpec("qwen2", kv_dtype="int8", attention="plugin"),
 ]
 
 
@@ -35,7 +34,7 @@ ROUNDED = [
     *((GpuSpec("qwen2", "bf16", form, compute_dtype="bf16"), 0.7) for form in ("gather", "plugin")),
     # A cache that rounds: a difference of one bit before it may be one of its own steps behind it.
     *((GpuSpec("qwen2", kv_dtype="f16", attention=form), 0.005) for form in ("gather", "plugin")),
-    (GpuSpec("qwen2", kv_dtype="int8"), 0.05),
+    *((GpuSpec("qwen2", kv_dtype="int8", attention=form), 0.05) for form in ("gather", "plugin")),
     (GpuSpec("qwen2", kv_dtype="fp8", attention="plugin"), 0.1),
     (f16("llama", kv_dtype="int8"), 0.3),
 ]

@@ -10,7 +10,6 @@ from typing import Any
 
 from .conftest import Served
 
-MODEL = "smollm2-int8"
 ENDLESS = {"max_tokens": 2000, "temperature": 0, "ignore_eos": True}
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "Count: 1, 2, 3,", **ENDLESS},

@@ -1,4 +1,9 @@
-"""The real model, built by the product's own command, and served by it."""
+"""The real model, built by the product's own command, and served by it.
+
+What is about an engine that runs, and not about one model or one target, runs twice: `engine` and
+`served` are SmolLM2 on the CPU, and a tiny GPU engine on a machine whose GPU is the host
+(tests.support.gpu_machine), whose sums may differ in their last bits from step to step.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +19,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from enginewright.runtime.artifact import read_manifest
+from tests.support.gpu_engine import GpuSpec, export_engine
+from tests.support.gpu_machine import gpu_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 # Another checkpoint, and options for every build: test_sanitizers.py runs these tests so.
@@ -29,6 +38,21 @@ CHECKPOINT = (
 )
 CACHE = CHECKPOINT.parent / "test-engines" if OTHER else ROOT / ".cache/test-engines"
 SOURCES = ("builder", "converters", "plugins", "runtime")
+MODEL = "smollm2-int8"
+"""The name that both engines are served under: that of SmolLM2's folder."""
+
+TINY = GpuSpec(
+    max_batch_size=32,
+    max_num_tokens=512,
+    max_seq_len=8192,
+    changes=(
+        ("vocab_size", 49152),
+        ("max_position_embeddings", 8192),
+        ("num_layers", 2),
+        ("tie_word_embeddings", False),
+    ),
+)
+"""A random model with SmolLM2's vocabulary and length, and steps of a few milliseconds."""
 
 
 def _source_hash() -> str:
@@ -100,6 +124,41 @@ def smollm2_embed_engine(checkpoint: Path) -> Path:
     return build_engine("f32", "--task=embed", "--pooling=mean")
 
 
+@pytest.fixture(scope="session")
+def gpu_engine(smollm2_engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny engine for GPUs with SmolLM2's tokenizer and chat template."""
+    folder = tmp_path_factory.mktemp("gpu") / "tiny-f32"
+    return export_engine(TINY, folder, smollm2_engine / "tokenizer").folder
+
+
+@pytest.fixture(scope="session", params=["smollm2_engine", "gpu_engine"], ids=["cpu", "gpu"])
+def engine_folder(request: pytest.FixtureRequest) -> Path:
+    """An engine of each kind."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def engine(engine_folder: Path) -> Iterator[Path]:
+    """An engine of each kind, on a machine that can run it."""
+    with machine_of(engine_folder):
+        yield engine_folder
+
+
+def for_gpus(engine: Path) -> bool:
+    """Whether an engine is one for GPUs: bits are promised on the CPU alone."""
+    return read_manifest(engine).target.tensorrt is not None
+
+
+def rounding(engine: Path) -> float:
+    """Return how far log-probabilities may be from those of another step; 0: the same bits."""
+    return 1e-4 if for_gpus(engine) else 0.0
+
+
+def machine_of(engine: Path) -> AbstractContextManager[None]:
+    """Return the machine that an engine runs on."""
+    return gpu_machine() if for_gpus(engine) else nullcontext()
+
+
 @dataclass(frozen=True, slots=True)
 class Served:
     """A server that runs, and where."""
@@ -109,6 +168,11 @@ class Served:
     process: subprocess.Popen[str]
     engine: Path
     ready_seconds: float  # from process start to the first 200 of /health
+
+    def must_know(self, what: str) -> None:
+        """Skip a test of an answer that only a model gives which has learned something."""
+        if for_gpus(self.engine):
+            pytest.skip(f"the model of the GPU engine is random: {what}")
 
 
 def start_server(engine: Path, *options: str) -> Served:
@@ -157,8 +221,23 @@ def stop_server(served: Served) -> int:
 
 
 @pytest.fixture(scope="session")
-def served(smollm2_engine: Path) -> Iterator[Served]:
+def served_on_cpu(smollm2_engine: Path) -> Iterator[Served]:
     """The int8 engine, served by the product's own command; ends with exit code 0."""
     server = start_server(smollm2_engine, "--max-batch-size", "32")
     yield server
     assert stop_server(server) == 0
+
+
+@pytest.fixture(scope="session")
+def served_on_gpu(gpu_engine: Path) -> Iterator[Served]:
+    """The tiny GPU engine, served by the same command."""
+    with gpu_machine():
+        server = start_server(gpu_engine, "--max-batch-size", "32", "--served-model-name", MODEL)
+    yield server
+    assert stop_server(server) == 0
+
+
+@pytest.fixture(scope="session", params=["cpu", "gpu"])
+def served(request: pytest.FixtureRequest) -> Served:
+    """A server of each kind."""
+    return request.getfixturevalue(f"served_on_{request.param}")

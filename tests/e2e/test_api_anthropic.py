@@ -9,8 +9,8 @@ from typing import Any
 import anthropic
 import pytest
 
-from .api import MODEL, wait_for_running
-from .conftest import Served
+from .api import wait_for_running
+from .conftest import MODEL, Served
 
 ASK: list[Any] = [{"role": "user", "content": "Say hello in one short sentence."}]
 TOOL: Any = {

@@ -7,10 +7,12 @@ import urllib.request
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
 from enginewright import LLM, SamplingParams
 from enginewright.serve.outputs import RequestOutput
 
-from .conftest import Served
+from .conftest import Served, machine_of, rounding
 
 PROMPT = "The three primary colours are"
 
@@ -25,7 +27,7 @@ def test_beams_over_http_are_those_of_the_llm_class(served: Served) -> None:
     params = SamplingParams(
         max_tokens=8, n=2, best_of=3, use_beam_search=True, length_penalty=0.5, logprobs=1
     )
-    with LLM(served.engine) as llm:
+    with machine_of(served.engine), LLM(served.engine) as llm:
         output = llm.generate(PROMPT, params)
     assert isinstance(output, RequestOutput)
     fields = {"max_tokens": 8, "n": 2, "best_of": 3, "use_beam_search": True, "length_penalty": 0.5}
@@ -33,7 +35,8 @@ def test_beams_over_http_are_those_of_the_llm_class(served: Served) -> None:
     assert [one["text"] for one in answer["choices"]] == [one.text for one in output.outputs]
     assert answer["choices"][0]["text"] != answer["choices"][1]["text"]
     totals = [sum(one["logprobs"]["token_logprobs"]) for one in answer["choices"]]
-    assert totals == [one.cumulative_logprob for one in output.outputs]
+    wanted = [one.cumulative_logprob for one in output.outputs]
+    assert totals == pytest.approx(wanted, rel=0, abs=8 * rounding(served.engine))
     assert answer["usage"]["completion_tokens"] == sum(one.length for one in output.outputs)
     messages = [{"role": "user", "content": "Name a colour."}]
     chat = post(served, "/v1/chat/completions", messages=messages, **fields)

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import openai
 import pytest
 
-from .api import BODIES, MODEL, running, wait_for_running
-from .conftest import Served
+from .api import BODIES, running, wait_for_running
+from .conftest import MODEL, Served
 
 Client = Callable[[Served, str, bytes, bool], None]
 

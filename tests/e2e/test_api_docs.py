@@ -16,6 +16,12 @@ TEXT = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text()
 EXAMPLES = re.findall(r"^```(sh|python)\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
 
 
+@pytest.fixture(scope="module")
+def served(served_on_cpu: Served) -> Served:
+    """The examples are written for a model that has learned something."""
+    return served_on_cpu
+
+
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
 def test_example_runs(served: Served, number: int) -> None:
     language, code = EXAMPLES[number]

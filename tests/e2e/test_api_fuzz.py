@@ -48,6 +48,12 @@ WRONG = {
 }
 
 
+@pytest.fixture(scope="module")
+def served(served_on_cpu: Served) -> Served:
+    """What is refused, and what a schema describes, never depends on the engine."""
+    return served_on_cpu
+
+
 def one_wrong_body(path: str, rng: random.Random) -> bytes:
     """Return a body that no server may take."""
     limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"

@@ -11,8 +11,8 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from .api import MODEL, post, running
-from .conftest import Served
+from .api import post, running
+from .conftest import MODEL, Served, rounding
 
 ASK: list[Any] = [{"role": "user", "content": "What is the weather in Oslo? Use the tool."}]
 TOOLS: list[Any] = [
@@ -90,7 +90,7 @@ def test_a_required_tool_streams_as_it_is_answered(client: openai.OpenAI) -> Non
     json.loads(call.function.arguments)
 
 
-def test_results_of_tools_are_read(client: openai.OpenAI) -> None:
+def test_results_of_tools_are_read(client: openai.OpenAI, served: Served) -> None:
     messages = [
         *ASK,
         {
@@ -110,6 +110,7 @@ def test_results_of_tools_are_read(client: openai.OpenAI) -> None:
         model=MODEL, messages=messages, tools=TOOLS, max_tokens=24, temperature=0
     )
     assert reply.choices[0].message.content
+    served.must_know("it does not read what a tool says")
     assert "rain" in reply.choices[0].message.content
 
 
@@ -120,7 +121,8 @@ class City(BaseModel):
     large: bool
 
 
-def test_a_schema_is_kept(client: openai.OpenAI) -> None:
+def test_a_schema_is_kept(client: openai.OpenAI, served: Served) -> None:
+    served.must_know("it does not end a text that may go on")
     reply = client.chat.completions.parse(
         model=MODEL,
         messages=[{"role": "user", "content": "Describe Paris as JSON."}],
@@ -131,7 +133,7 @@ def test_a_schema_is_kept(client: openai.OpenAI) -> None:
     assert isinstance(reply.choices[0].message.parsed, City)
 
 
-def test_forms_of_answers(client: openai.OpenAI) -> None:
+def test_forms_of_answers(client: openai.OpenAI, served: Served) -> None:
     def ask(**extra: Any) -> str:
         reply = client.chat.completions.create(
             model=MODEL,
@@ -143,9 +145,10 @@ def test_forms_of_answers(client: openai.OpenAI) -> None:
         return reply.choices[0].message.content or ""
 
     assert ask(guided_choice=["Yes", "No"]) in ("Yes", "No")
-    assert re.fullmatch(r"[A-C]{3}-\d\d", ask(guided_regex=r"[A-C]{3}-\d\d"))
+    assert re.fullmatch("[A-C]{3}-[0-9]{2}", ask(guided_regex="[A-C]{3}-[0-9]{2}"))
     assert ask(guided_grammar='start: "sky" (" is blue" | " is red") "."').startswith("sky is ")
     assert ask(response_format={"type": "ebnf", "ebnf": 'root ::= "a" "b"+ "c"'})[:2] == "ab"
+    served.must_know("between the parts of an object it writes blanks without end")
     schema = {"type": "object", "properties": {"blue": {"type": "boolean"}}, "required": ["blue"]}
     schema["additionalProperties"] = False
     assert "blue" in json.loads(ask(guided_json=schema))
@@ -209,7 +212,8 @@ def test_response_and_its_successor(client: openai.OpenAI) -> None:
         client.responses.retrieve(first.id)
 
 
-def test_streamed_response(client: openai.OpenAI) -> None:
+def test_streamed_response(client: openai.OpenAI, served: Served) -> None:
+    served.must_know("it does not end an answer, and only a whole one is streamed as completed")
     options: dict[str, Any] = {
         "model": MODEL,
         "input": "Say hello.",
@@ -245,15 +249,15 @@ def test_bias_and_bad_words(client: openai.OpenAI, served: Served) -> None:
     plain = client.completions.create(
         model=MODEL, prompt="The capital of France is", max_tokens=6, temperature=0
     )
-    assert "Paris" in plain.choices[0].text
+    words = plain.choices[0].text.split()
     banned = client.completions.create(
         model=MODEL,
         prompt="The capital of France is",
         max_tokens=6,
         temperature=0,
-        extra_body={"bad_words": ["Paris"]},
+        extra_body={"bad_words": words[:1]},
     )
-    assert "Paris" not in banned.choices[0].text
+    assert words[0] not in banned.choices[0].text.split()
     [token] = post(served, "/tokenize", {"prompt": " blue"})[1]["tokens"]
     biased = client.completions.create(
         model=MODEL, prompt="The sky is", max_tokens=3, temperature=0, logit_bias={str(token): 100}
@@ -292,7 +296,9 @@ def test_a_prompt_is_scored(client: openai.OpenAI, served: Served) -> None:
     assert logprobs is not None
     assert logprobs.token_logprobs is not None
     assert logprobs.token_logprobs[0] is None
-    assert logprobs.token_logprobs[-6:] == made.choices[0].logprobs.token_logprobs
+    assert logprobs.token_logprobs[-6:] == pytest.approx(
+        made.choices[0].logprobs.token_logprobs, rel=0, abs=rounding(served.engine)
+    )
     assert running(served) == 0
 
 

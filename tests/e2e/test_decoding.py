@@ -1,4 +1,4 @@
-"""Guided answers, drafts and prompt log-probabilities on the real model."""
+"""Guided answers, drafts and prompt log-probabilities, over an engine of each kind."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from enginewright.executor.sampling import Guided, SamplingParams
 from enginewright.runtime.errors import RequestError
 from enginewright.serve.llm import LLM
 from enginewright.serve.outputs import RequestOutput
+
+from .conftest import for_gpus, rounding
 
 SCHEMA = {
     "type": "object",
@@ -50,9 +52,14 @@ def open_llm(engine: Path, **config: object) -> LLM:
     return LLM(engine, client=ExecutorClient.start(engine, options))
 
 
-def facts(output: RequestOutput) -> tuple[list[int], str, str | None, float | None]:
-    one = output.outputs[0]
-    return one.token_ids, one.text, one.finish_reason, one.cumulative_logprob
+def same(engine: Path, found: list[RequestOutput], expected: list[RequestOutput]) -> None:
+    """Answers are equal, and their log-probabilities: bit by bit on the CPU."""
+    for first, second in zip(found, expected, strict=True):
+        one, other = first.outputs[0], second.outputs[0]
+        assert one.token_ids == other.token_ids
+        assert (one.text, one.finish_reason) == (other.text, other.finish_reason)
+        sums = (one.cumulative_logprob or 0.0, other.cumulative_logprob or 0.0)  # None: not asked
+        assert sums[0] == pytest.approx(sums[1], rel=0, abs=32 * rounding(engine))
 
 
 def ask(llm: LLM, guided: list[Guided]) -> tuple[list[RequestOutput], list[RequestOutput]]:
@@ -64,30 +71,33 @@ def ask(llm: LLM, guided: list[Guided]) -> tuple[list[RequestOutput], list[Reque
     return outputs[: len(PLAIN)], outputs[len(PLAIN) :]
 
 
-def test_answers_with_and_without_grammars_drafts_and_overlap(smollm2_engine: Path) -> None:
-    with open_llm(smollm2_engine) as llm:
-        plain, _ = ask(llm, [])
-        expected = [facts(output) for output in plain]
+def test_answers_with_and_without_grammars_drafts_and_overlap(engine: Path) -> None:
+    with open_llm(engine) as llm:
+        expected, _ = ask(llm, [])
         company, guided = ask(llm, GUIDED)
-        assert [facts(output) for output in company] == expected
-        check_guided(guided)
+        same(engine, company, expected)
+        check_guided(guided, for_gpus(engine))
         with pytest.raises(RequestError, match="cannot be followed"):
             llm.generate("x", SamplingParams(guided=Guided("regex", "(")))
-        check_prompt_logprobs(llm)
+        check_prompt_logprobs(llm, rounding(engine))
     for config in (
         {"speculative": "ngram"},
         {"speculative": "ngram", "overlap": True, "draft_tokens": 7},
-        {"speculative": str(smollm2_engine)},
+        {"speculative": str(engine)},
     ):
-        with open_llm(smollm2_engine, **config) as llm:
+        with open_llm(engine, **config) as llm:
             company, again = ask(llm, GUIDED)
-            assert [facts(output) for output in company] == expected, config
-            assert [facts(output) for output in again] == [facts(output) for output in guided]
+            same(engine, company, expected)
+            same(engine, again, guided)
             figures = llm.client.stats()["speculative"]
-            assert 0 < figures["num_accepted_tokens"] <= figures["num_draft_tokens"]
+            # A random model does not repeat itself, which is all that n-grams can guess.
+            repeats = config["speculative"] != "ngram" or not for_gpus(engine)
+            accepted = figures["num_accepted_tokens"]
+            assert (accepted > 0) >= repeats, config
+            assert accepted <= figures["num_draft_tokens"]
 
 
-def test_logits_processors_cross_to_the_executor_and_harm_nobody(smollm2_engine: Path) -> None:
+def test_logits_processors_cross_to_the_executor_and_harm_nobody(engine: Path) -> None:
     forbidden: list[int] = []
 
     def forbid(tokens: list[int], logits: Any) -> None:
@@ -99,46 +109,51 @@ def test_logits_processors_cross_to_the_executor_and_harm_nobody(smollm2_engine:
         return logits * 2
 
     plain = SamplingParams(max_tokens=24, temperature=0, logprobs=1)
-    same = SamplingParams(
+    unchanged = SamplingParams(
         max_tokens=24, temperature=0, logprobs=1, logits_processor=lambda tokens, logits: None
     )
     for overlap in (False, True):
-        with open_llm(smollm2_engine, overlap=overlap) as llm:
+        with open_llm(engine, overlap=overlap) as llm:
             ask_one = partial(llm.generate, PLAIN[0][0])
             expected = ask_one(plain)
             assert isinstance(expected, RequestOutput)
             forbidden[:] = expected.outputs[0].token_ids[:5]
             without = msgspec.structs.replace(plain, logits_processor=forbid)
             late = msgspec.structs.replace(plain, logits_processor=[forbid, fail_late])
-            running = [llm.generate_async(PLAIN[0][0], one) for one in (plain, same, without, late)]
-            assert facts(running[0].result()) == facts(running[1].result()) == facts(expected)
+            each = (plain, unchanged, without, late)
+            running = [llm.generate_async(PLAIN[0][0], one) for one in each]
+            same(engine, [one.result() for one in running[:2]], [expected] * 2)
             changed = running[2].result().outputs[0]
             assert len(changed.token_ids) == 24
             assert not set(changed.token_ids) & set(forbidden)
             with pytest.raises(RequestError, match="fail_late raised LookupError: too long"):
                 running[3].result()
             seeded = SamplingParams(max_tokens=9, seed=4, n=2, logits_processor=forbid)
-            assert facts(ask_one(seeded)) == facts(ask_one(seeded))  # type: ignore[arg-type]
+            again = [ask_one(seeded), ask_one(seeded)]
+            same(engine, again[:1], again[1:])  # type: ignore[arg-type]
             with pytest.raises(RequestError, match="does not go with beam search"):
                 ask_one(SamplingParams(use_beam_search=True, n=2, logits_processor=forbid))
 
 
-def check_guided(outputs: list[RequestOutput]) -> None:
+def check_guided(outputs: list[RequestOutput], rambles: bool) -> None:
+    """A random model rambles: between the parts of an object it may write blanks without end."""
     schema, anything, regex, choice, grammar = (output.outputs[0] for output in outputs)
-    person = json.loads(schema.text)
-    assert set(person) == {"name", "age", "colour"}
-    assert person["colour"] in ("red", "green", "blue")
-    assert 0 <= person["age"] <= 120
+    if schema.finish_reason == "stop":
+        person = json.loads(schema.text)
+        assert set(person) == {"name", "age", "colour"}
+        assert person["colour"] in ("red", "green", "blue")
+        assert 0 <= person["age"] <= 120
+    assert schema.finish_reason == "stop" or rambles
     assert anything.text.lstrip().startswith("{")
     if anything.finish_reason == "stop":
         assert isinstance(json.loads(anything.text), dict)
     assert re.fullmatch("[A-Z][a-z]{2,8}-[0-9]{3}", regex.text)
     assert choice.text in ("Paris", "London", "Rome")
     assert re.fullmatch("answer: [a-z]{3,6} [0-9]{2}", grammar.text)
-    assert {one.finish_reason for one in (schema, regex, choice, grammar)} == {"stop"}
+    assert {one.finish_reason for one in (regex, choice, grammar)} == {"stop"}
 
 
-def check_prompt_logprobs(llm: LLM) -> None:
+def check_prompt_logprobs(llm: LLM, rounding: float) -> None:
     """A prompt that continues its own greedy answer has that answer's log-probabilities."""
     params = SamplingParams(max_tokens=8, temperature=0, logprobs=1)
     first = llm.generate("The capital of France is", params)
@@ -150,6 +165,8 @@ def check_prompt_logprobs(llm: LLM) -> None:
     assert judged.prompt_logprobs[0] is None
     assert len(judged.prompt_logprobs) == len(prompt)
     answer = judged.prompt_logprobs[len(first.prompt_token_ids) :]
-    assert [one and {k: v.logprob for k, v in one.items()} for one in answer] == [
-        {k: v.logprob for k, v in one.items()} for one in first.outputs[0].logprobs
-    ]
+    for one, other in zip(answer, first.outputs[0].logprobs, strict=True):
+        assert one is not None
+        wanted = {token: value.logprob for token, value in other.items()}
+        found = {token: value.logprob for token, value in one.items()}
+        assert found == pytest.approx(wanted, rel=0, abs=rounding)

@@ -34,6 +34,12 @@ COMMANDS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def served(served_on_cpu: Served) -> Served:
+    """The guide is about engines for the CPU."""
+    return served_on_cpu
+
+
 def run(command: list[str]) -> str:
     environment = {name: value for name, value in os.environ.items() if "PROXY" not in name.upper()}
     done = subprocess.run(

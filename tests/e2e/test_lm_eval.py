@@ -15,8 +15,8 @@ from enginewright.serve.evaluate.choices import SessionScorer
 from enginewright.serve.evaluate.logits import open_source
 from enginewright.serve.tokenizer import Tokenizer
 
-from .api import MODEL, post
-from .conftest import Served
+from .api import post
+from .conftest import MODEL, Served, machine_of
 
 QUESTIONS = [
     ("The capital of France is", [" Paris", " Berlin", " Madrid"]),
@@ -58,7 +58,8 @@ def test_log_likelihoods(served: Served, tokenized: bool) -> None:
     status, answer = post(served, "/v1/completions", payload(prompts))
     assert status == 200
     found = read(answer, lengths)
-    source = open_source(str(served.engine), kv_cache_memory=64 << 20)
+    with machine_of(served.engine):
+        source = open_source(str(served.engine), kv_cache_memory=64 << 20)
     try:
         scorer = SessionScorer(source, tokenizer)
 
@@ -68,7 +69,8 @@ def test_log_likelihoods(served: Served, tokenized: bool) -> None:
         expected = asyncio.run(score())
     finally:
         source.close()
-    assert [total for total, _ in found] == pytest.approx(expected, abs=1e-5)
+    assert [total for total, _ in found] == pytest.approx(expected, abs=1e-4)
+    served.must_know("it has not heard of Paris")
     assert found[0] == max(found[:3])  # Paris
     assert found[0][1]  # and greedy decoding would write it
     assert not found[1][1]

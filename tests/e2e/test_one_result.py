@@ -1,4 +1,7 @@
-"""The rule of one result through the whole product: tokens and logprobs compared bit by bit."""
+"""The rule of one result through the whole product: tokens and logprobs compared bit by bit.
+
+A GPU engine promises the tokens; its log-probabilities are held to the order of float sums.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from enginewright import LLM, SamplingParams
@@ -13,12 +17,15 @@ from enginewright.builder.targets.cpu.isa import runnable_levels
 from enginewright.runtime import machine
 from enginewright.serve.outputs import RequestOutput
 
-from .conftest import build_engine
+from .conftest import build_engine, for_gpus, rounding
 from .texts.prompts import PROMPTS
 
 LONG = " ".join(PROMPTS[i % 20] for i in range(60))
 WATCHED = (*PROMPTS[:6], LONG, LONG[: len(LONG) // 2])
 LEVELS = [level.name for level in runnable_levels(machine.detect())]
+STEPS = ((16, 2), (64, 7), (512, 2))
+"""Tokens of a step and threads. Seven threads on fewer cores take each other's parts of the work
+all the time."""
 Answer = tuple[tuple[int, ...], tuple[float, ...], str]
 
 
@@ -62,23 +69,28 @@ def in_company(llm: LLM, tokens: int, seed: int) -> list[Answer]:
     return [answer(found[i]) for i in range(len(WATCHED))]
 
 
-def test_answers_depend_on_nothing_but_the_prompt(smollm2_engine: Path) -> None:
-    with LLM(smollm2_engine, threads=1, kv_cache_memory=1 << 30) as llm:
-        expected = alone(llm, 24)
-        assert in_company(llm, 24, seed=0) == expected
-    # Seven threads on fewer cores take each other's parts of the work all the time.
-    for chunk, threads in ((16, 2), (64, 7), (512, 2)):
+def same(engine: Path, found: list[Answer], expected: list[Answer]) -> None:
+    for (tokens, values, reason), (wanted, logprobs, ended) in zip(found, expected, strict=True):
+        assert (tokens, reason) == (wanted, ended)
+        np.testing.assert_allclose(values, logprobs, rtol=0, atol=rounding(engine))
+
+
+def test_answers_depend_on_nothing_but_the_prompt(engine: Path) -> None:
+    # Numpy samples for a GPU engine, and threads mean nothing to it.
+    tokens, steps = (4, STEPS[::2]) if for_gpus(engine) else (24, STEPS)
+    with LLM(engine, threads=1, kv_cache_memory=1 << 30) as llm:
+        expected = alone(llm, tokens)
+        same(engine, in_company(llm, tokens, seed=0), expected)
+    for chunk, threads in steps:
         batch = min(chunk, 32)
         with LLM(
-            smollm2_engine,
+            engine,
             threads=threads,
             max_num_tokens=chunk,
             max_batch_size=batch,
             kv_cache_memory=1 << 30,
         ) as llm:
-            assert in_company(llm, 24, seed=chunk) == expected, (
-                f"chunks of {chunk}, {threads} threads"
-            )
+            same(engine, in_company(llm, tokens, seed=chunk), expected)
 
 
 @pytest.mark.parametrize("isa", LEVELS[1:])

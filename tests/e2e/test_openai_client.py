@@ -10,12 +10,11 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from .conftest import Served
+from .conftest import MODEL, Served
 
 QUESTION: list[ChatCompletionMessageParam] = [
     {"role": "user", "content": "Say hello in one short sentence."}
 ]
-MODEL = "smollm2-int8"
 
 
 @pytest.fixture(scope="module")

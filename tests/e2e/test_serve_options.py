@@ -14,6 +14,12 @@ from .conftest import Served, start_server, stop_server
 
 
 @pytest.fixture(scope="module")
+def served(served_on_cpu: Served) -> Served:
+    """Options of the HTTP process are the same for every engine."""
+    return served_on_cpu
+
+
+@pytest.fixture(scope="module")
 def strict(smollm2_engine: Path) -> Iterator[Served]:
     """A strict server whose silent streams speak up very soon."""
     server = start_server(smollm2_engine, "--strict", "--keep-alive", "0.02")

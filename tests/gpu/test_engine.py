@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from enginewright.builder.reference import Reference
 from enginewright.converters import open_checkpoint
 from enginewright.executor.config import ExecutorConfig
 from enginewright.runtime.artifact import Engine, open_engine
+from enginewright.runtime.cuda import Probe
 from enginewright.runtime.session import open_session
 from tests.support.conversation import conversation
 from tests.support.executor_run import Run
@@ -26,18 +28,32 @@ from tests.support.golden import GOLDEN_FOLDER
 PROMPTS = [[(i * 37 + j) % 200 + 5 for i in range(40)] for j in range(5)]
 
 
-@pytest.fixture(scope="module", params=["f16", "int8"])
+KINDS = (
+    # target, weights, attention
+    ("tensorrt-rtx", "f16", "gather"),
+    ("tensorrt-rtx", "int8", "gather"),
+    ("tensorrt", "f16", "gather"),
+    ("tensorrt", "f16", "plugin"),
+)
+
+
+@pytest.fixture(scope="module", params=KINDS, ids="-".join)
 def built(
-    request: pytest.FixtureRequest, capability: str, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, gpu: Probe, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Engine, Reference]:
     """An engine of a golden model, and the interpreter with its roundings."""
-    gpu = TensorRTConfig(compute_capabilities=(capability,))
+    target, weights, attention = request.param
+    capability = gpu.devices[0].compute_capability
+    if target == "tensorrt-rtx":
+        capability = request.getfixturevalue("capability")
+    elif importlib.util.find_spec("tensorrt") is None:
+        pytest.skip("the full TensorRT is not installed")
     config = BuildConfig(
-        target="tensorrt-rtx",
-        weights=request.param,
+        target=target,
+        weights=weights,
         max_batch_size=16,
         max_num_tokens=64,
-        tensorrt=gpu,
+        tensorrt=TensorRTConfig(compute_capabilities=(capability,), attention=attention),
     )
     with open_checkpoint(str(GOLDEN_FOLDER / "qwen3")) as checkpoint:
         folder = tmp_path_factory.mktemp("gpu") / "engine"

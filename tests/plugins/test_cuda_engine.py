@@ -13,7 +13,9 @@ from enginewright.builder.config_tensorrt import TensorRTConfig
 from enginewright.builder.targets.tensorrt import kernels
 from enginewright.converters import open_checkpoint
 from enginewright.runtime.artifact import open_engine
+from tests.support.fake_tensorrt_builder import LAUNCHES
 from tests.support.golden import GOLDEN_FOLDER
+from tests.support.gpu_machine import gpu_machine
 
 pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is for x86-64 Linux only")
 
@@ -32,10 +34,13 @@ def build_golden(folder: Path) -> BuildReport:
         return build(checkpoint, config, folder)
 
 
-@pytest.mark.skipif(
+needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None,
     reason="needs triton, 0.5 GB that no install brings by itself (docs/nvidia.md)",
 )
+
+
+@needs_triton
 def test_an_engine_holds_what_its_session_launches(tmp_path: Path) -> None:
     report = build_golden(tmp_path / "engine")
     manifest = open_engine(report.folder, "full").manifest
@@ -60,3 +65,26 @@ def test_without_triton_an_engine_is_made_and_says_what_it_lacks(
     assert facts is not None
     assert facts.kernels == ()
     assert any("triton, which is missing; pip install" in note for note in report.notes)
+
+
+@needs_triton
+@pytest.mark.parametrize("kv_dtype", ["f16", "fp8", "int8"])
+def test_plugins_carry_kernels_that_triton_compiled(kv_dtype: str, tmp_path: Path) -> None:
+    """The full library's builder is a stand-in; its code for plugins and the PTX are real."""
+    config = BuildConfig(
+        target="tensorrt",
+        weights="f16",
+        kv_dtype=kv_dtype,
+        max_batch_size=4,
+        max_num_tokens=32,
+        self_check=False,
+        tensorrt=TensorRTConfig(attention="plugin", compute_capabilities=("8.9",)),
+    )
+    with gpu_machine(), open_checkpoint(str(GOLDEN_FOLDER / "llama-tied")) as checkpoint:
+        build(checkpoint, config, tmp_path / "engine")
+    assert {one["name"] for one in LAUNCHES} == {"kv_write_op", "paged_attention"}
+    for one in LAUNCHES:
+        declared = one["ptx"].partition(f".entry {one['name']}(")[2].partition(")")[0]
+        arguments = len(one["inputs"]) + len(one["extras"]) + len(one["outputs"])
+        assert declared.count(".param") == arguments
+        assert ".target sm_89" in one["ptx"]

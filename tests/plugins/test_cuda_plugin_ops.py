@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from types import SimpleNamespace
 from typing import Any, get_args
 
@@ -21,7 +20,7 @@ from enginewright.plugins.cuda.plugin_ops import (
     strip_scratch,
     type_combinations,
 )
-from enginewright.runtime.cuda_contract import CUSTOM_OPS, KV_WRITE_OP, PAGED_ATTENTION_OP
+from enginewright.runtime.cuda_contract import CUSTOM_OPS, KV_WRITE_OP, PAGED_ATTENTION_OP, op_name
 
 WRITE, ATTEND = KV_WRITE_OP.name, PAGED_ATTENTION_OP.name
 ATTRIBUTES = {"num_heads": 6, "num_kv_heads": 2, "head_dim": 16, "scale": 0.25, "window": 9}
@@ -162,7 +161,7 @@ class FakeTensor:
         return f"like {self.dtype}"
 
 
-def fake_tensorrt(registered: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def fake_modules(registered: dict[str, dict[str, Any]]) -> tuple[Any, Any]:
     """Modules that note what is registered, with the names that the adapter uses."""
 
     def note(kind: str) -> Any:
@@ -187,22 +186,20 @@ def fake_tensorrt(registered: dict[str, dict[str, Any]]) -> dict[str, Any]:
         aot_impl=note("implement"),
     )
     names = {enum: f"trt.{ours}" for ours, enum in qdp._ENUMS.items()}
-    return {"tensorrt": SimpleNamespace(**names, plugin=plugin), "tensorrt.plugin": plugin}
+    return SimpleNamespace(**names), plugin
 
 
-def test_the_adapter_registers_what_the_functions_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_adapter_registers_what_the_functions_say() -> None:
     registered: dict[str, dict[str, Any]] = {}
-    for name, module in fake_tensorrt(registered).items():
-        monkeypatch.setitem(sys.modules, name, module)
     launches: list[Launch] = []
 
     def compile_launch(launch: Launch) -> tuple[str, str, int, int]:
         launches.append(launch)
         return "kernel", PTX, 128, 1024
 
-    qdp.register(compile_launch)
+    qdp.Plugins(*fake_modules(registered)).compile_launch = compile_launch
     assert sorted(registered) == sorted(
-        qdp.plugin_name(op, scales) for op in CUSTOM_OPS for scales in (False, True)
+        f"enginewright::{op_name(op, scales)}" for op in CUSTOM_OPS for scales in (False, True)
     )
     functions = registered["enginewright::PagedAttentionWithScales"]
     inputs = [FakeTensor(one) for one in inputs_of(ATTEND, "f16", "int8")]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +16,7 @@ import pytest
 from enginewright.runtime import cuda
 from enginewright.runtime.cuda import GpuDevice, probe, probe_with
 from enginewright.runtime.errors import IncompatibleMachineError
+from tests.support.gpu_machine import ROOT, search_path
 
 
 def runtime(driver: int = 13000, status: int = 0, count: int = 1) -> Any:
@@ -106,3 +110,25 @@ def test_every_method_of_a_plan_exists() -> None:
     }.items():
         for name in names:
             assert hasattr(getattr(trt, owner), name), (owner, name)
+
+
+def test_the_gpu_suite_of_the_device_passes_where_cuda_is_the_host() -> None:
+    """The tests that a machine with a GPU runs of runtime.cuda, on the stand-in of CUDA."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "tests/gpu/test_device.py",
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": search_path()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "5 passed" in done.stdout

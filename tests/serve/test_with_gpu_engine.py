@@ -5,7 +5,7 @@ from pathlib import Path
 from enginewright.executor.client import ExecutorClient
 from enginewright.serve.tokenizer import Tokenizer
 from tests.support.gpu_engine import GpuSpec, export_engine
-from tests.support.gpu_executor import COMMAND
+from tests.support.gpu_machine import gpu_machine
 
 from .conftest import serve_app
 
@@ -15,7 +15,8 @@ SPEC = GpuSpec("qwen3", weights="int8", changes=(("vocab_size", 257),))
 def test_completions_and_chat(tmp_path: Path) -> None:
     engine = export_engine(SPEC, tmp_path / "engine")
     with (
-        ExecutorClient.start(engine.folder, command=COMMAND) as client,
+        gpu_machine(),
+        ExecutorClient.start(engine.folder) as client,
         serve_app(client, Tokenizer(engine.tokenizer_folder)) as served,
     ):
         body = {"prompt": "Hello", "max_tokens": 5, "temperature": 0, "ignore_eos": True}

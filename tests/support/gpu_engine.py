@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from enginewright.builder.targets.tensorrt.library import Library
 from enginewright.builder.targets.tensorrt.onnx_export import export
 from enginewright.builder.targets.tensorrt.stand_in import open_stand_in as stand_in_session
 from enginewright.builder.targets.tensorrt.target import EXPORT_FOLDER
+from enginewright.plugins.cuda.variants import session_variants
 from enginewright.runtime.artifact import (
     ENGINE_FILE,
     TOKENIZER_FOLDER,
@@ -43,6 +45,8 @@ from enginewright.runtime.session_tensorrt import TensorRTSession
 
 from .byte_tokenizer import write_tokenizer
 from .engines import make_manifest
+from .fake_kernels import compile_kernels
+from .fake_tensorrt import FakePlan
 from .tiny import ArrayTensor, as_tensors, make_tiny_config, make_tiny_weights
 
 
@@ -106,18 +110,32 @@ def facts_of(spec: GpuSpec) -> TensorRTFacts:
     return engine_facts(spec.network(), spec.build, library)
 
 
-def export_engine(spec: GpuSpec, folder: Path) -> Engine:
-    """Write an engine with the exported graph hidden in it, and no plan to speak of."""
+def export_engine(spec: GpuSpec, folder: Path, tokenizer: Path | None = None) -> Engine:
+    """Write an engine with the exported graph hidden in it.
+
+    Its plan and its kernels are for a machine of tests.support.gpu_machine. Without a folder of a
+    `tokenizer` a token is a byte.
+    """
     (folder / EXPORT_FOLDER).mkdir(parents=True)
     network, build = spec.network(), spec.build
     export(network, build, model_of(folder), Progress())
-    (folder / ENGINE_FILE).write_bytes(b"stands for a plan")
-    (folder / TOKENIZER_FOLDER).mkdir()
-    write_tokenizer(folder / TOKENIZER_FOLDER)
+    if tokenizer is None:
+        (folder / TOKENIZER_FOLDER).mkdir()
+        write_tokenizer(folder / TOKENIZER_FOLDER)
+    else:
+        shutil.copytree(tokenizer, folder / TOKENIZER_FOLDER)
     facts = facts_of(spec)
+    slowly = spec.attention == "plugin" or spec.compute_dtype == "bf16"
+    plan = FakePlan(str(model_of(folder).resolve()), facts.profiles, slowly)
+    (folder / ENGINE_FILE).write_bytes(msgspec.json.encode(plan))
+    gathers = facts.attention == "gather"
+    variants = session_variants(build.kv_format, facts.num_kv_heads, facts.head_dim, gathers)
+    kernels = tuple(one.facts for one in compile_kernels(variants, ("8.9",), folder))
+    facts = msgspec.structs.replace(facts, kernels=kernels)
     needs = Needs(features=(), os="linux", machine="x86_64")
     manifest = msgspec.structs.replace(
         make_manifest(),
+        name=folder.name,
         model=dataclasses.asdict(spec.model),
         build=build.to_json(),
         target=TargetFacts(

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ....runtime.cuda_contract import BLOCK_TOKENS, DOMAIN, KV_WRITE_OP, PAGED_ATTENTION_OP
+from ....runtime.cuda_contract import (
+    BLOCK_TOKENS,
+    DOMAIN,
+    KV_WRITE_OP,
+    PAGED_ATTENTION_OP,
+    OpSpec,
+    op_name,
+)
 from ...network import Node
 from .onnx_graph import DTYPES, Dim, OnnxGraph
 
@@ -251,30 +258,23 @@ class PluginForm:
         caches = declare_caches(g, layer, cache)
         at = node.output.name
         k, v = (_finite(g, x, cache.compute, f"{at}.{side}") for side, x in (("k", k), ("v", v)))
-        self._written[layer] = g.custom(
-            KV_WRITE_OP.name,
-            [k, v, self._slots, *caches],
-            at,
-            len(caches),
-            DOMAIN,
-            **_attributes(KV_WRITE_OP.attributes, node),
-        )
+        inputs = [k, v, self._slots, *caches]
+        self._written[layer] = self._custom(KV_WRITE_OP, inputs, at, len(caches), node)
 
     def attend(self, node: Node, q: str) -> str:
         """Return [tokens, heads * head_dim]."""
         caches = self._written[int(node.attrs["layer"])]
-        return self._graph.custom(
-            PAGED_ATTENTION_OP.name,
-            [q, *self._facts, *caches],
-            node.output.name,
-            1,
-            DOMAIN,
-            **_attributes(PAGED_ATTENTION_OP.attributes, node),
-        )[0]
+        inputs = [q, *self._facts, *caches]
+        return self._custom(PAGED_ATTENTION_OP, inputs, node.output.name, 1, node)[0]
 
-
-def _attributes(declared: tuple[tuple[str, str], ...], node: Node) -> dict[str, Any]:
-    return {name: node.attrs[name] for name, _ in declared}
+    def _custom(
+        self, spec: OpSpec, inputs: list[str], at: str, outputs: int, node: Node
+    ) -> list[str]:
+        """Append a custom op. TensorRT's parser looks for a plugin in the namespace of the node."""
+        attributes: dict[str, Any] = {name: node.attrs[name] for name, _ in spec.attributes}
+        attributes["plugin_namespace"] = DOMAIN
+        name = op_name(spec.name, self._cache.has_scales)
+        return self._graph.custom(name, inputs, at, outputs, DOMAIN, **attributes)
 
 
 def _finite(graph: OnnxGraph, x: str, dtype: str, at: str) -> str:

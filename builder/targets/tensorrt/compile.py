@@ -12,6 +12,7 @@ from ....runtime.manifest import ProfileFacts
 from ....runtime.tensorrt_plan import logger_of
 from ...config import BuildConfig
 from .library import Library
+from .plugins import register_plugins
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,14 @@ def compile_plan(
     trt: Any = library.module
     logger = logger_of(trt)
     logger.clear()
+    kinds = trt.NetworkDefinitionCreationFlag
+    flags = 1 << int(kinds.STRONGLY_TYPED)
+    kernels = None
+    if config.gpu.attention == "plugin":
+        kernels = register_plugins(library, config)
+        flags |= 1 << int(kinds.PREFER_AOT_PYTHON_PLUGINS)
     builder = trt.Builder(logger)
-    strongly = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
-    network = builder.create_network(strongly)
+    network = builder.create_network(flags)
     parser = trt.OnnxParser(network, logger)
     parsed = parser.parse_from_file(str(model))
     _fail_on_errors(library, logger, "cannot read the exported network")
@@ -46,11 +52,15 @@ def compile_plan(
     layers = _prepare(trt, network)
     settings = builder.create_builder_config()
     _set_device(trt, settings, library, config)
+    if kernels is not None:  # pages are written in place
+        settings.set_preview_feature(trt.PreviewFeature.ALIASED_PLUGIN_IO_10_03, True)
     cache = _read_timing_cache(settings, config.gpu.timing_cache)
     for facts in profiles:
         _add_profile(builder, network, settings, facts)
     _fail_on_errors(library, logger, "refused the build's settings")
     data = builder.build_serialized_network(network, settings)
+    if kernels is not None:
+        kernels.check()
     _fail_on_errors(library, logger, "cannot compile the network")
     if data is None:
         raise BuildError(f"{library.name} compiled nothing, and does not say why")

@@ -104,9 +104,10 @@ class HostDevice:
         """Run a kernel's numpy form."""
         self.launches.append(f"{kernel} {variant}".strip())
         if kernel == "kv_store":
-            self._run(lambda: self._kv_store(variant, grid, arguments))
+            width = self._facts.head_dim * ELEMENT_BYTES[self._kv_dtype] if variant == "kv" else 4
+            self._run(lambda: kv_store(self._facts.num_kv_heads, width, grid, arguments))
         else:
-            self._run(lambda: _sample(grid[0], arguments))
+            self._run(lambda: sample(grid, arguments))
 
     def record(self) -> float:
         """Return the time."""
@@ -148,18 +149,20 @@ class HostDevice:
         else:
             self._captured.append(work)
 
-    def _kv_store(self, variant: str, grid: tuple[int, int], arguments: Sequence[int]) -> None:
-        source, slots, cache, source_tokens, pool_blocks = arguments
-        tokens, halves = grid
-        heads = self._facts.num_kv_heads
-        width = self._facts.head_dim * ELEMENT_BYTES[self._kv_dtype] if variant == "kv" else 4
-        new = view(source, np.uint8, (halves, source_tokens, heads, width))
-        pages = view(cache, np.uint8, (halves, pool_blocks, heads, BLOCK_TOKENS, width))
-        at = view(slots, np.int32, (tokens,))
-        pages[:, at // BLOCK_TOKENS, :, at % BLOCK_TOKENS] = new[:, :tokens].swapaxes(0, 1)
+
+def kv_store(heads: int, width: int, grid: Sequence[int], arguments: Sequence[int]) -> None:
+    """Do what the kernel `kv_store` does, with heads of `width` bytes."""
+    source, slots, cache, source_tokens, pool_blocks = arguments
+    tokens, halves = grid[:2]
+    new = view(source, np.uint8, (halves, source_tokens, heads, width))
+    pages = view(cache, np.uint8, (halves, pool_blocks, heads, BLOCK_TOKENS, width))
+    at = view(slots, np.int32, (tokens,))
+    pages[:, at // BLOCK_TOKENS, :, at % BLOCK_TOKENS] = new[:, :tokens].swapaxes(0, 1)
 
 
-def _sample(rows: int, arguments: Sequence[int]) -> None:
+def sample(grid: Sequence[int], arguments: Sequence[int]) -> None:
+    """Do what the kernel `sample` does."""
+    rows = grid[0]
     given = dict(zip((a.name for a in SAMPLE.arguments), arguments, strict=True))
     vocab, words, top = given["vocab"], given["mask_words"], given["top"]
 

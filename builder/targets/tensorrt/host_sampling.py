@@ -27,7 +27,7 @@ def sample_rows(
             continue
         shares = _log_softmax(logits[row])
         logprobs[row] = shares[token]
-        likeliest = _likeliest_first(logits[row])[: min(wanted, top)]
+        likeliest = _likeliest_first(logits[row], min(wanted, top))
         ids[row, : len(likeliest)] = likeliest
         values[row, : len(likeliest)] = shares[likeliest]
     return tokens, logprobs, ids, values
@@ -46,33 +46,35 @@ def philox_uniform(seed: int, position: int) -> float:
 
 def _choose(s: Sampling, row: int, logits: Float32Array) -> int:
     x = _adjusted(s, row, logits)
-    if not np.isfinite(np.max(x, initial=-np.inf, where=~np.isnan(x))):
+    best = int(x.argmax())  # the lowest id among equals
+    if not np.isfinite(x[best]):
         return -1
-    order = _likeliest_first(x)
     temperature = float(s.temperature[row])
     if temperature <= 0:
-        return int(order[0])
+        return best
     top_k, top_p, min_p = int(s.top_k[row]), float(s.top_p[row]), float(s.min_p[row])
-    weights = np.exp((x[order] - x[order[0]]) / max(temperature, 1e-37))
-    filters = top_k > 0 or top_p < 1 or min_p > 0
-    if top_k > 0:
-        order, weights = order[:top_k], weights[:top_k]
+    if top_k > 0 or top_p < 1 or min_p > 0:
+        order = _likeliest_first(x, top_k if top_k > 0 else len(x))
+    else:  # without filters the draw goes by id
+        order = np.arange(len(x))
+    weights = np.exp((x[order] - x[best]) / max(temperature, 1e-37))
     if top_p < 1:
         before = np.cumsum(weights) - weights
         kept = max(1, int((before < top_p * weights.sum()).sum()))
         order, weights = order[:kept], weights[:kept]
-    kept = max(1, int((weights >= min_p).sum()))
-    order, weights = order[:kept], weights[:kept]
-    if not filters:  # without filters the draw goes by id
-        by_id = np.argsort(order)
-        order, weights = order[by_id], weights[by_id]
+    if min_p > 0:
+        kept = max(1, int((weights >= min_p).sum()))
+        order, weights = order[:kept], weights[:kept]
     draw = philox_uniform(int(s.seeds[row]), int(s.positions[row])) * weights.sum()
     at = int(np.searchsorted(np.cumsum(weights), draw, side="right"))
     return int(order[min(at, int(np.flatnonzero(weights)[-1]))])
 
 
 def _adjusted(s: Sampling, row: int, logits: Float32Array) -> Float64:
-    """Return the logits after penalties (arXiv:1909.05858 and OpenAI's), bias and mask."""
+    """Return the logits after penalties (arXiv:1909.05858 and OpenAI's), bias and mask.
+
+    What is no number can only be the last choice.
+    """
     x = logits.astype(np.float64)
     history = s.history[s.history_starts[row] : s.history_starts[row + 1]]
     answer = history[s.prompt_lengths[row] :]
@@ -86,11 +88,17 @@ def _adjusted(s: Sampling, row: int, logits: Float32Array) -> Float64:
     if s.masks is not None:
         allowed = np.unpackbits(s.masks[row].view(np.uint8), bitorder="little")[: len(x)]
         x[allowed == 0] = -np.inf
+    x[np.isnan(x)] = -np.inf
     return x
 
 
-def _likeliest_first(x: npt.NDArray[np.floating]) -> npt.NDArray[np.int64]:
-    return np.argsort(-np.where(np.isnan(x), -np.inf, x), kind="stable")
+def _likeliest_first(x: npt.NDArray[np.floating], count: int) -> npt.NDArray[np.int64]:
+    """Return the ids of the `count` largest numbers, largest first, the lowest id among equals."""
+    falling = -np.where(np.isnan(x), -np.inf, x)
+    ids = np.arange(len(x))
+    if count < len(x):  # sorting a whole vocabulary takes longer than a step of a small model
+        ids = np.flatnonzero(falling <= np.partition(falling, count)[count])
+    return ids[np.argsort(falling[ids], kind="stable")][:count]
 
 
 def _log_softmax(logits: Float32Array) -> Float64:

@@ -20,6 +20,7 @@ from ....runtime.manifest import KernelFacts, TensorRTFacts
 
 WORKER = "plugins.cuda.compile_worker"
 INSTALL = "pip install 'enginewright[triton]'"
+NO_TRITON = f"GPU kernels are compiled by the Python package triton, which is missing: {INSTALL}"
 
 SHARED_LIMITS = {
     "8.0": 163 << 10,
@@ -78,9 +79,7 @@ def compile_kernels(
     Raises BuildError with the compiler's words, or for a kernel over an architecture's limits.
     """
     if not has_triton():
-        raise BuildError(
-            f"GPU kernels are compiled by the Python package triton, which is missing: {INSTALL}"
-        )
+        raise BuildError(NO_TRITON)
     jobs = [(variant, capability) for capability in capabilities for variant in variants]
     names = [_file_name(variant, capability) for variant, capability in jobs]
     request = {

@@ -76,8 +76,8 @@ def check_options(name: str, config: BuildConfig) -> None:
         return
     if gpu.attention == "plugin":
         raise InputError(
-            "TensorRT-RTX takes no plugins, so it cannot have --attention plugin; leave it out, or "
-            "build with --target tensorrt"
+            "TensorRT-RTX takes no plugins that are compiled ahead of time, so it cannot have "
+            "--attention plugin; leave it out, or build with --target tensorrt"
         )
     for given, option, reason in (
         (gpu.strip_plan, "--strip-plan", "its builder strips weights only beside a GPU driver"),

@@ -80,7 +80,14 @@ class KvWrite(OpRun):
     op_domain = DOMAIN
 
     def _run(
-        self, k: Array, v: Array, slots: Array, *caches: Array, num_kv_heads: int, head_dim: int
+        self,
+        k: Array,
+        v: Array,
+        slots: Array,
+        *caches: Array,
+        num_kv_heads: int,
+        head_dim: int,
+        plugin_namespace: str,
     ) -> tuple[Array, ...]:
         kv_write(k, v, slots, list(caches), num_kv_heads, head_dim)
         return caches
@@ -103,10 +110,24 @@ class PagedAttention(OpRun):
         head_dim: int,
         scale: float,
         window: int,
+        plugin_namespace: str,
     ) -> tuple[Array]:
         shape = (num_heads, num_kv_heads, head_dim)
         facts = (seq_starts, past_tokens, block_tables, list(caches))
         return (paged_attention(q, *facts, *shape, scale, window),)
 
 
-CUSTOM_OPS: list[type[OpRun]] = [KvWrite, PagedAttention]
+class KvWriteWithScales(KvWrite):
+    """KvWrite into an int8 cache."""
+
+
+class PagedAttentionWithScales(PagedAttention):
+    """PagedAttention over an int8 cache."""
+
+
+CUSTOM_OPS: list[type[OpRun]] = [
+    KvWrite,
+    KvWriteWithScales,
+    PagedAttention,
+    PagedAttentionWithScales,
+]

@@ -12,7 +12,7 @@ from ....runtime import machine
 from ....runtime.artifact import ENGINE_FILE, WEIGHTS_FILE, Engine
 from ....runtime.cuda_contract import CONTRACT_VERSION
 from ....runtime.dtypes import DType
-from ....runtime.errors import BuildError, UnsupportedModelError
+from ....runtime.errors import BuildError
 from ....runtime.manifest import Needs, TensorRTFacts
 from ....runtime.open_tensorrt import MODEL_FILE
 from ....runtime.session import Session
@@ -24,6 +24,7 @@ from .compile import compile_plan
 from .facts import engine_facts, kv_facts
 from .kernels import INSTALL, session_kernels
 from .library import LibraryName, check_capabilities, check_options, load_library
+from .plugins import check_plugins
 
 _MOST_BF16_PARAMETERS = 5_000_000  # numpy multiplies bf16 element by element
 
@@ -67,12 +68,9 @@ class TensorRTTarget:
         library's error line, or UnsupportedModelError.
         """
         described = self.describe(config)
-        if config.gpu.attention == "plugin":
-            raise UnsupportedModelError(
-                "an engine with --attention plugin needs the GPU kernels of the paged attention, "
-                "which this enginewright does not have; build it with --attention gather"
-            )
         library = load_library(self._library)
+        if config.gpu.attention == "plugin":
+            check_plugins(library, config)  # an export may take minutes
         from .onnx_export import export
 
         if config.gpu.strip_plan:

@@ -16,9 +16,12 @@ from enginewright.builder.targets.tensorrt.library import Library, load_library
 from enginewright.builder.targets.tensorrt.onnx_graph import OnnxGraph
 from enginewright.converters import open_checkpoint
 from enginewright.runtime.artifact import open_engine
+from enginewright.runtime.cuda import probe
 from enginewright.runtime.errors import BuildError
 from enginewright.runtime.manifest import ProfileFacts
+from enginewright.runtime.tensorrt_plan import logger_of
 from tests.support.golden import GOLDEN_FOLDER
+from tests.support.gpu_engine import GpuSpec, export_engine, model_of
 
 pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is for x86-64 Linux only")
 
@@ -95,6 +98,7 @@ def compile_product(
     dtype: str = "f32",
     tokens: tuple[int, int, int] = (1, 8, 16),
     capability: str = "8.9",
+    **gpu: Any,
 ) -> None:
     """Compile x[tokens, 8] @ w[k, 4]."""
     with OnnxGraph(folder / "m.onnx", folder / "m.data", "enginewright") as graph:
@@ -105,7 +109,8 @@ def compile_product(
         graph.output(graph.op("MatMul", [x, w], "y"), "out", "f32", ("tokens", 4))
         graph.save("product", check=False)
     config = BuildConfig(
-        target="tensorrt-rtx", tensorrt=TensorRTConfig(compute_capabilities=(capability,))
+        target="tensorrt-rtx",
+        tensorrt=TensorRTConfig(compute_capabilities=(capability,), **gpu),
     )
     profiles = (ProfileFacts(kind="context", dims={"tokens": tokens}),)
     compile_plan(library, folder / "m.onnx", profiles, config, folder / "plan")
@@ -158,3 +163,48 @@ def test_an_error_line_fails_a_build_that_gave_a_plan(library: Library, tmp_path
         patch.setattr(library.module, "Builder", Builder)
         with pytest.raises(BuildError, match=r"cannot compile the network: ignored the mask$"):
             compile_product(library, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "message"),
+    [
+        ({"strip_plan": True}, "CUDA_SUCCESS"),  # there is no driver
+        ({"version_compatible": True}, "libnvinfer_lean"),
+        ({"attention": "plugin"}, r"there is no tensorrt_rtx\.plugin"),
+    ],
+    ids=["weights", "versions", "plugins"],
+)
+def test_what_is_refused_before_a_build_would_fail_in_it(
+    library: Library, tmp_path: Path, gpu: dict[str, Any], message: str
+) -> None:
+    """The sentences of `check_options` are true of this version of the library."""
+    if gpu.get("strip_plan") and not probe().reason:
+        pytest.skip("there is a driver here, beside which weights can be stripped")
+    with pytest.raises(BuildError, match=message):
+        compile_product(library, tmp_path, **gpu)
+
+
+def test_the_library_compiles_for_no_other_devices_than_are_named(library: Library) -> None:
+    trt: Any = library.module
+    settings = trt.Builder(logger_of(trt)).create_builder_config()
+    settings.hardware_compatibility_level = trt.HardwareCompatibilityLevel.AMPERE_PLUS
+    assert settings.hardware_compatibility_level == trt.HardwareCompatibilityLevel.NONE
+
+
+def test_the_plugin_form_lacks_nothing_but_its_plugins(library: Library, tmp_path: Path) -> None:
+    """The library's own parser reads the graph, and looks for plugins under their names."""
+    trt: Any = library.module
+    engine = export_engine(GpuSpec("qwen3", attention="plugin", kv_dtype="int8"), tmp_path / "e")
+    logger = logger_of(trt)
+    network = trt.Builder(logger).create_network(
+        1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+    )
+    parser = trt.OnnxParser(network, logger)
+    assert not parser.parse_from_file(str(model_of(engine.folder)))
+    errors = [parser.get_error(index) for index in range(parser.num_errors)]
+    assert {error.node_operator() for error in errors} == {
+        "KvWriteWithScales",
+        "PagedAttentionWithScales",
+    }
+    assert all("Plugin not found" in error.desc() for error in errors)
+    logger.clear()

@@ -1,15 +1,12 @@
-"""Every kernel of plugins/cuda in Triton's interpreter against numpy: one JSON line a case.
+"""Every kernel of plugins/cuda against numpy: cases, and how far their figures may be off.
 
-Runs in a process of its own with TRITON_INTERPRET=1, since the interpreter and the compiler do not
-share one: `python -m tests.support.triton_cases`. A line has the case's name and its figures.
+Whoever runs them says what launches a kernel: Triton's interpreter (triton_launch.py), or a device
+(device_launch.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,10 +25,64 @@ from enginewright.plugins.cuda.variants import (
 )
 
 from .attention_twin import Caches, attend, decode, encode, turn
-from .triton_launch import NUMPY, Array, launch
-from .triton_sample_cases import run_philox, sample_cases
+from .kernel_sample_cases import Array, Launch, run_philox, sample_cases
 
-CASES: dict[str, Callable[[], dict[str, Any]]] = {}
+Case = Callable[[], dict[str, Any]]
+NUMPY = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
+
+ATTENTION = {
+    "f32": 1e-6,
+    "f16": 2e-3,
+    "bf16": 0.02,
+    "f16-fp8": 2e-3,
+    "f16-int8": 4e-3,
+    "bf16-fp8": 0.02,
+    "bf16-int8": 0.03,
+    "window": 2e-3,
+    "softcap": 2e-3,
+    "sinks": 2e-3,
+    "heads-of-three": 1e-6,
+    "one-head": 1e-6,
+    "all-of-it": 1e-6,
+}
+"""Largest errors against f64; in f16 and bf16 probabilities and outputs are rounded to them."""
+
+NORM = {"f32": 1e-6, "f16": 4e-3, "bf16": 0.05}
+
+
+def largest_error(name: str) -> float:
+    """Return how far the numbers of a case may be off."""
+    kernel, _, rest = name.partition("-")
+    if kernel == "attention":
+        return ATTENTION.get(rest.partition("-")[2], 0.0)
+    if kernel == "norm":
+        return 1e-6 if "int8" in rest else NORM[rest.partition("-")[0]]
+    return 1e-5
+
+
+def check(name: str, figures: dict[str, Any], slack: float = 1.0) -> None:
+    """Assert that the figures of a case are those of a kernel that does what it should.
+
+    `slack` multiplies the errors that are allowed.
+    """
+    assert "failed" not in figures, figures["failed"]
+    assert figures, "a case without figures"
+    assert figures.get("error", 0.0) <= slack * largest_error(name)
+    assert [figures.get(what, 0) for what in ("wrong", "refused", "steps")] == [0, 0, 0]
+    assert figures.get("same", True) is True
+
+
+def all_cases(launch: Launch) -> dict[str, Case]:
+    """Return every case by its name."""
+    cases: dict[str, Case] = dict(attention_cases(launch))
+    cases |= write_cases(launch)
+    cases["attention-company"] = lambda: alone_and_together(launch)
+    for kv_dtype in ("f16", "f32", "fp8", "int8"):
+        cases[f"kv_store-{kv_dtype}"] = lambda k=kv_dtype: run_store(launch, k)
+    cases |= norm_cases(launch)
+    cases |= sample_cases(launch)
+    cases["sample-philox"] = lambda: run_philox(launch)
+    return cases
 
 
 # Attention
@@ -73,7 +124,7 @@ def make_caches(
     return caches, arguments
 
 
-def run_attention(shape: AttentionShape, step: Step, split: bool) -> dict[str, Any]:
+def run_attention(launch: Launch, shape: AttentionShape, step: Step, split: bool) -> dict[str, Any]:
     generator = np.random.default_rng(5)
     starts, past, tables, blocks = step.facts(generator)
     caches, arguments = make_caches(shape, blocks, generator)
@@ -85,25 +136,24 @@ def run_attention(shape: AttentionShape, step: Step, split: bool) -> dict[str, A
     variant = attention_variant(shape, split)
     grid = attention_grid(shape, tokens, seqs, width if split else 0)
     inputs = (q, starts, past, tables, *arguments)
-    up = {"UP": shape.compute == "bf16"}
     with_sinks = () if sinks is None else (sinks,)
     if split:
         splits = splits_of(width)
         partial = np.full((tokens, shape.heads, splits, shape.width), np.nan, np.float32)
         marks = np.full((tokens, shape.heads, splits, 2), np.nan, np.float32)
-        launch(variant, grid, *inputs, seqs, width, partial, marks, **up)
+        launch(variant, grid, *inputs, seqs, width, partial, marks)
         launch(
             merge_variant(shape),
             merge_grid(shape, tokens),
             *(partial, marks, *with_sinks, splits, out),
         )
     else:
-        launch(variant, grid, *inputs, *with_sinks, seqs, width, out, **up)
+        launch(variant, grid, *inputs, *with_sinks, seqs, width, out)
     expected = attend(shape, q.astype(np.float64), starts, past, tables, caches, sinks)
     return {"error": float(np.abs(out.astype(np.float64) - expected).max())}
 
 
-def attention_cases() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+def attention_cases(launch: Launch) -> Iterator[tuple[str, Case]]:
     base = AttentionShape(4, 2, 32, "f16", "f16", scale=0.2)
     shapes = {"f16": base}
     for compute, cache in (
@@ -127,11 +177,11 @@ def attention_cases() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
         ),
     }
     for name, shape in shapes.items():
-        yield f"attention-context-{name}", lambda s=shape: run_attention(s, MIXED, False)
-        yield f"attention-split-{name}", lambda s=shape: run_attention(s, GENERATION, True)
+        yield f"attention-context-{name}", lambda s=shape: run_attention(launch, s, MIXED, False)
+        yield f"attention-split-{name}", lambda s=shape: run_attention(launch, s, GENERATION, True)
 
 
-def alone_and_together() -> dict[str, Any]:
+def alone_and_together(launch: Launch) -> dict[str, Any]:
     """A sequence's bits, computed alone and in company, by both kernels."""
     shape = AttentionShape(4, 2, 32, "f32", "f32", scale=0.2)
     generator = np.random.default_rng(9)
@@ -140,19 +190,26 @@ def alone_and_together() -> dict[str, Any]:
     q = generator.standard_normal((4, 128)).astype(np.float32)
     same = True
     for split in (False, True):
-        together = _outputs(shape, split, q, starts, past, tables, arguments)
+        together = _outputs(launch, shape, split, q, starts, past, tables, arguments)
         for i in range(4):
             blocks_of_one = int(past[i]) // 32 + 1
             table = tables[i : i + 1, :blocks_of_one].copy()
             first = np.array([0, 1], np.int32)
             one = _outputs(
-                shape, split, q[i : i + 1].copy(), first, past[i : i + 1].copy(), table, arguments
+                launch,
+                shape,
+                split,
+                q[i : i + 1].copy(),
+                first,
+                past[i : i + 1].copy(),
+                table,
+                arguments,
             )
             same &= one.tobytes() == together[i : i + 1].tobytes()
     return {"same": bool(same)}
 
 
-def _outputs(shape: AttentionShape, split: bool, q: Array, *facts: Any) -> Array:
+def _outputs(launch: Launch, shape: AttentionShape, split: bool, q: Array, *facts: Any) -> Array:
     starts, past, tables, arguments = facts
     tokens, (seqs, width) = len(q), tables.shape
     variant = attention_variant(shape, split)
@@ -173,7 +230,7 @@ def _outputs(shape: AttentionShape, split: bool, q: Array, *facts: Any) -> Array
 # KV writing
 
 
-def run_write(shape: AttentionShape, rope: bool, plugin: bool) -> dict[str, Any]:
+def run_write(launch: Launch, shape: AttentionShape, rope: bool, plugin: bool) -> dict[str, Any]:
     generator = np.random.default_rng(2)
     tokens, blocks = 7, 4
     size = (tokens, shape.kv_heads, shape.width)
@@ -217,16 +274,16 @@ def count_wrong(expected: Array, found: Array) -> int:
     return int((steps > (expected.dtype == ml_dtypes.bfloat16)).sum())
 
 
-def write_cases() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+def write_cases(launch: Launch) -> Iterator[tuple[str, Case]]:
     for cache in ("f32", "f16", "bf16", "fp8", "int8"):
         compute = cache if cache in NUMPY else "f16"
         shape = AttentionShape(4, 2, 24, compute, cache)
-        yield f"kv_write-{cache}", lambda s=shape: run_write(s, False, False)
-        yield f"kv_write-{cache}-rope", lambda s=shape: run_write(s, True, False)
-        yield f"kv_write-{cache}-plugin", lambda s=shape: run_write(s, False, True)
+        yield f"kv_write-{cache}", lambda s=shape: run_write(launch, s, False, False)
+        yield f"kv_write-{cache}-rope", lambda s=shape: run_write(launch, s, True, False)
+        yield f"kv_write-{cache}-plugin", lambda s=shape: run_write(launch, s, False, True)
 
 
-def run_store(kv_dtype: str) -> dict[str, Any]:
+def run_store(launch: Launch, kv_dtype: str) -> dict[str, Any]:
     generator = np.random.default_rng(1)
     layers, tokens, heads, width, pool, padding = 2, 5, 3, 24, 4, 3
     wrong = 0
@@ -247,7 +304,9 @@ def run_store(kv_dtype: str) -> dict[str, Any]:
 # Norm
 
 
-def run_norm(compute: str, group: int, residual: bool, width: int = 96) -> dict[str, Any]:
+def run_norm(
+    launch: Launch, compute: str, group: int, residual: bool, width: int = 96
+) -> dict[str, Any]:
     generator = np.random.default_rng(3)
     x, r = (generator.standard_normal((5, width)).astype(NUMPY[compute]) for _ in range(2))
     x[2], r[2] = 0, 0
@@ -271,33 +330,9 @@ def run_norm(compute: str, group: int, residual: bool, width: int = 96) -> dict[
     return {"error": float(error), "steps": int(steps.max()), "wrong": wrong}
 
 
-def norm_cases() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+def norm_cases(launch: Launch) -> Iterator[tuple[str, Case]]:
     for compute in NUMPY:
         for group in (0, 32):
             for residual in (False, True):
                 name = f"norm-{compute}{'-int8' * bool(group)}{'-residual' * residual}"
-                yield name, lambda c=compute, g=group, r=residual: run_norm(c, g, r)
-
-
-def main() -> None:
-    CASES.update(attention_cases())
-    CASES.update(write_cases())
-    CASES["attention-company"] = alone_and_together
-    for kv_dtype in ("f16", "f32", "fp8", "int8"):
-        CASES[f"kv_store-{kv_dtype}"] = lambda k=kv_dtype: run_store(k)
-    CASES.update(norm_cases())
-    CASES.update(sample_cases())
-    CASES["sample-philox"] = run_philox
-    wanted = sys.argv[1:]
-    for name, case in CASES.items():
-        if wanted and not any(part in name for part in wanted):
-            continue
-        try:
-            figures = case()
-        except Exception:
-            figures = {"failed": traceback.format_exc()[-1500:]}
-        print(json.dumps({"case": name, **figures}), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+                yield name, lambda c=compute, g=group, r=residual: run_norm(launch, c, g, r)

@@ -1,23 +1,34 @@
-"""Sampling in Triton's interpreter against its twin in double precision."""
+"""The kernel `sample` against its twin in double precision."""
 
-# pyright: reportMissingImports=false
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from enginewright.plugins.cuda.variants import sample_variant
+from enginewright.plugins.cuda.variants import Variant, sample_variant
 from enginewright.runtime.session import Sampling
 
 from .generate import make_sampling
 from .sampling_twin import choose, log_softmax, uniform
-from .triton_launch import Array, launch
+
+Array = npt.NDArray[Any]
+
+
+class Launch(Protocol):
+    """Runs a variant on numpy's memory; arguments are those that a launch passes, in order."""
+
+    def __call__(
+        self, variant: Variant, grid: tuple[int, ...], *arguments: Any, **changes: Any
+    ) -> None:
+        """`changes` replace constants."""
+        ...
 
 
 def run_sample(
-    logits: Array, sampling: Sampling, top: int = 0, block: int = 64
+    launch: Launch, logits: Array, sampling: Sampling, top: int = 0, block: int = 64
 ) -> tuple[Array, ...]:
     rows, vocab = logits.shape
     s = sampling
@@ -38,9 +49,9 @@ def run_sample(
     return tokens, logprobs, ids, values
 
 
-def judge(logits: Array, sampling: Sampling, top: int = 0) -> dict[str, Any]:
+def judge(launch: Launch, logits: Array, sampling: Sampling, top: int = 0) -> dict[str, Any]:
     """How many rows got a token that the double-precision twin would not give."""
-    tokens, logprobs, ids, values = run_sample(logits, sampling, top)
+    tokens, logprobs, ids, values = run_sample(launch, logits, sampling, top)
     refused = sum(
         not choose(sampling, row, logits[row]).accepts(int(token))
         for row, token in enumerate(tokens)
@@ -60,7 +71,7 @@ def judge(logits: Array, sampling: Sampling, top: int = 0) -> dict[str, Any]:
     return {"refused": refused, "rows": len(tokens), "error": error, "wrong": wrong}
 
 
-def sample_cases() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+def sample_cases(launch: Launch) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     rows, vocab = 6, 150
     generator = np.random.default_rng(4)
     logits = (2 * generator.standard_normal((rows, vocab))).astype(np.float32)
@@ -97,29 +108,29 @@ def sample_cases() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     }
     for name, fields in options.items():
         s = make_sampling(rows, **fields)
-        yield f"sample-{name}", lambda s=s: judge(logits, s, 5)
+        yield f"sample-{name}", lambda s=s: judge(launch, logits, s, 5)
         if name in ("top-k", "top-p", "min-p", "filters"):
-            yield f"sample-{name}-ties", lambda s=s: judge(tied, s)
+            yield f"sample-{name}-ties", lambda s=s: judge(launch, tied, s)
 
     def broken() -> dict[str, Any]:
         x = logits.copy()
         x[0], x[1], x[2, 4], x[3, :] = np.nan, -np.inf, np.inf, -1
         x[4, 3] = np.nan
         s = make_sampling(rows, num_logprobs=1)
-        tokens, _, _, _ = run_sample(x, s, 1)
+        tokens, _, _, _ = run_sample(launch, x, s, 1)
         best = [int(np.nanargmax(x[4])), int(x[5].argmax())]
         return {"wrong": int((tokens != np.array([-1, -1, -1, 0, *best])).sum())}
 
     yield "sample-broken-logits", broken
 
 
-def run_philox() -> dict[str, Any]:
+def run_philox(launch: Launch) -> dict[str, Any]:
     """Draws over 2^12 equal tokens show the first 12 bits of the uniform number."""
     wrong, size = 0, 1 << 12
     seeds = np.array([0, 1, 0xFFFFFFFF, 1 << 32, (1 << 64) - 1, 0x123456789ABCDEF], np.uint64)
     for position in (0, 77, 2**31 - 1):
         s = make_sampling(len(seeds), temperature=1, seeds=seeds, positions=position)
-        tokens, *_ = run_sample(np.zeros((len(seeds), size), np.float32), s, block=size)
+        tokens, *_ = run_sample(launch, np.zeros((len(seeds), size), np.float32), s, block=size)
         expected = [int(uniform(int(seed), position) * size) for seed in seeds]
         wrong += int((tokens != np.array(expected)).sum())
     return {"wrong": wrong}
