@@ -129,6 +129,18 @@ def build(
             manifest = _manifest(checkpoint, config, network, result, name)
             manifest = write_engine(writer.folder, manifest)
         notes = list(result.notes)
+        if config.tactics is not None and result.tune is not None:
+            missing = machine.missing(result.needs)
+            if missing:
+                notes.append(
+                    f"tactics are the cost model's: this machine lacks {', '.join(missing)}"
+                )
+            else:
+                with progress.phase("tactics"):
+                    engine = open_engine(writer.folder)
+                    tuned = result.tune(engine, config.tactics, options.cache, progress)
+                manifest = msgspec.structs.replace(manifest, tactics=tuned)
+                write_manifest(writer.folder, manifest)
         figures = None
         skip = _why_not_checked(config, result)
         if skip:
@@ -208,7 +220,7 @@ def _manifest(
 
 
 def _quantization(config: BuildConfig, network: Network) -> Quantization:
-    groups = {node.attrs["group"] for node in network.nodes if node.op == "quantize"}
+    groups = {node.attrs["group"] for node in network.nodes if "group" in node.attrs}
     return Quantization(
         weights=config.weights,
         head="none" if config.embeds else config.head_format,

@@ -17,6 +17,7 @@ TARGETS = ("cpu", *TENSORRT_TARGETS)
 WEIGHT_FORMATS = ("f32", "bf16", "int8", "int4")
 HEAD_FORMATS = ("f32", "bf16", "int8")
 KV_DTYPES = ("f32", "bf16", "int8")
+TACTICS = ("fast", "full")
 GROUPS = (64, 128, 192, 256)
 TENSORRT_WEIGHT_FORMATS = ("f32", "f16", "bf16", "int8", "fp8", "int4")
 TENSORRT_KV_DTYPES = ("f32", "f16", "bf16", "int8", "fp8")
@@ -43,12 +44,18 @@ class BuildConfig:
     max_num_tokens: int = 2048  # tokens in a step
     max_seq_len: int | None = None  # None: the model's own, at most 8192
     cc: str | None = None  # C compiler; None: the one of the package ziglang
+    tactics: str | None = None  # "fast" or "full": measured here; None: the cost model chooses
     self_check: bool = True
     tensorrt: TensorRTConfig | None = None  # of a target for GPUs; None: its defaults
 
     def __post_init__(self) -> None:
         _one_of("target", self.target, TARGETS)
         weights, heads, caches, groups = WEIGHT_FORMATS, HEAD_FORMATS, KV_DTYPES, GROUPS
+        if self.for_gpu and self.tactics is not None:
+            raise InputError(
+                f"tactics of the target {self.target} are measured by TensorRT itself; leave "
+                "--tactics out"
+            )
         if self.for_gpu:
             weights = heads = TENSORRT_WEIGHT_FORMATS
             caches, groups = TENSORRT_KV_DTYPES, TENSORRT_GROUPS
@@ -62,6 +69,7 @@ class BuildConfig:
         _one_of("head_weights", self.head_weights, (None, *heads))
         _one_of("group", self.group, (None, *groups))
         _one_of("kv_dtype", self.kv_dtype, (None, *caches))
+        _one_of("tactics", self.tactics, (None, *TACTICS))
         _one_of("self_check", self.self_check, (True, False))
         for name in ("isa", "cc"):
             value = getattr(self, name)

@@ -9,6 +9,7 @@ from typing import Any
 from ..runtime.dtypes import DType
 from .network import ROWS, TOKENS, Dim, NetworkError, Node, Shape, Value, Weight
 
+LINEAR_OPS = ("linear", "linear_quantize")
 F32 = (DType.F32,)
 BATCH = (DType.BATCH,)
 
@@ -53,8 +54,8 @@ class Arguments:
         return value
 
     def get(self, name: str) -> Value | None:
-        """Return an optional input."""
-        return self.values[name]
+        """Return an optional input; None also where the op has none of that name."""
+        return self.values.get(name)
 
     def want(self, condition: bool, expected: str) -> None:
         """Raise NetworkError with the inputs' types unless `condition` holds."""
@@ -158,17 +159,38 @@ def _swiglu(a: Arguments) -> tuple[DType, Shape]:
     return DType.F32, shape
 
 
-def _quantize(a: Arguments) -> tuple[DType, Shape]:
+def _want_groups(a: Arguments) -> None:
     group, rotation = a.attrs["group"], a.attrs["rotation"]
     a.want(group > 0 and a.last("x") > 0, "x[.., K] and groups of 1 or more elements")
     whole = rotation >= 0 and rotation & (rotation - 1) == 0 and group % max(rotation, 1) == 0
     a.want(whole, "a group of whole rotated blocks, each a power of two")
+
+
+def _quantize(a: Arguments) -> tuple[DType, Shape]:
+    _want_groups(a)
+    return DType.Q8, a["x"].shape
+
+
+def _linear_quantize(a: Arguments) -> tuple[DType, Shape]:
+    _want_groups(a)
+    return DType.Q8, _linear(a)[1]
+
+
+def _rms_norm_quantize(a: Arguments) -> tuple[DType, Shape]:
+    a.want(a["weight"].shape == a["x"].shape[-1:], "x[.., K], weight[K]")
+    _want_groups(a)
     return DType.Q8, a["x"].shape
 
 
 _X = Param("x")
 _BATCH = Param("batch", BATCH)
+_LINEAR = (
+    Param("x", (DType.F32, DType.Q8)),
+    Param("weight", weight=True),
+    Param("bias", optional=True, weight=True),
+)
 _KV_ATTRS = {"layer": int, "num_kv_heads": int, "head_dim": int}
+_GROUP_ATTRS = {"group": int, "rotation": int}
 _ATTENTION_ATTRS = {**_KV_ATTRS, "num_heads": int, "scale": float, "window": int}
 
 OPS: Mapping[str, OpSpec] = {
@@ -178,12 +200,7 @@ OPS: Mapping[str, OpSpec] = {
         OpSpec("rms_norm", (_X, Param("weight", weight=True)), _rms_norm, {"eps": float}),
         OpSpec(
             "linear",
-            (
-                Param("x", (DType.F32, DType.Q8)),
-                Param("weight", weight=True),
-                Param("bias", optional=True, weight=True),
-                Param("residual", optional=True),
-            ),
+            (*_LINEAR, Param("residual", optional=True)),
             _linear,
             {"epilogue": str},
             {"epilogue": ""},
@@ -202,7 +219,19 @@ OPS: Mapping[str, OpSpec] = {
         # Made by passes only, from here on.
         OpSpec("slice", (_X,), _slice, {"start": int, "size": int}),
         OpSpec("swiglu", (_X,), _swiglu),
-        OpSpec("quantize", (_X,), _quantize, {"group": int, "rotation": int}, {"rotation": 0}),
+        OpSpec("quantize", (_X,), _quantize, _GROUP_ATTRS, {"rotation": 0}),
+        OpSpec(
+            "linear_quantize",
+            _LINEAR,
+            _linear_quantize,
+            {"epilogue": str, **_GROUP_ATTRS},
+        ),
+        OpSpec(
+            "rms_norm_quantize",
+            (_X, Param("weight", weight=True)),
+            _rms_norm_quantize,
+            {"eps": float, **_GROUP_ATTRS},
+        ),
         OpSpec("kv_write", (Param("k"), Param("v"), _BATCH), _kv_write, _KV_ATTRS),
         OpSpec(
             "attention",

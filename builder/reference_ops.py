@@ -137,6 +137,18 @@ def quantize(x: Float32Array, attrs: Attrs) -> QuantizedRows:
     return QuantizedRows(values.reshape(padded.shape), scales, group, width, rotation)
 
 
+def rms_norm_quantize(x: Float32Array, weight: Float32Array, attrs: Attrs) -> QuantizedRows:
+    """Round what `rms_norm` gives."""
+    return quantize(rms_norm(x, weight, attrs), attrs)
+
+
+def linear_quantize(
+    x: Float32Array | QuantizedRows, weight: Float32Array, bias: Float32Array | None, attrs: Attrs
+) -> QuantizedRows:
+    """Round what `linear` gives."""
+    return quantize(linear(x, weight, bias, None, attrs), attrs)
+
+
 def kv_write(
     k: Float32Array, v: Float32Array, step: StepFacts, attrs: Attrs, *, kv: ReferenceKv
 ) -> None:
@@ -210,6 +222,8 @@ MEANINGS: Mapping[str, Meaning] = {
     "gather_rows": gather_rows,
     "slice": slice_last,
     "quantize": quantize,
+    "rms_norm_quantize": rms_norm_quantize,
+    "linear_quantize": linear_quantize,
 }
 """Ops that are functions of their inputs and attributes."""
 

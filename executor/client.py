@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
+import socket
 import subprocess
 import sys
-import tempfile
 import time
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,7 +18,7 @@ import msgspec
 from ..runtime.errors import RequestError
 from .config import ExecutorConfig
 from .fork_guard import ForkGuard
-from .inbox import DRAIN_SECONDS, Inbox, Sink, died
+from .inbox import Inbox, Sink, died
 from .messages import (
     Abort,
     Command,
@@ -34,7 +32,7 @@ from .messages import (
     to_exception,
 )
 from .sampling import TokenParams
-from .transport import ZmqChannel, client_channel
+from .transport import SocketChannel, client_channel
 
 _COMMAND = (sys.executable, "-m", "enginewright.executor.main")
 
@@ -50,26 +48,22 @@ class ExecutorClient:
     def __init__(
         self,
         process: subprocess.Popen[bytes],
-        channel: ZmqChannel[Reply, Command],
-        death_fd: int,
-        folder: Path,
+        channel: SocketChannel[Reply, Command],
     ) -> None:
         """Take over a process that was just started; `start` is the way to make a client."""
         self._process = process
         self._channel = channel
         self._guard = ForkGuard()
         self._closed = False
-        self._cleanup = weakref.finalize(self, _clean_up, process, folder)
+        self._cleanup = weakref.finalize(self, _clean_up, process)
         os.register_at_fork(after_in_child=partial(_disown, weakref.ref(self)))
         try:
             self.info = self._wait_until_ready()
-            channel.connect(folder)
         except BaseException:
             self._cleanup()
             channel.close()
-            os.close(death_fd)
             raise
-        self._inbox = Inbox(process, channel, death_fd)
+        self._inbox = Inbox(process, channel)
 
     @classmethod
     def start(
@@ -83,28 +77,24 @@ class ExecutorClient:
         `command` runs the process; its options are appended. Raises the error that opening the
         engine raised, or ExecutorDiedError.
         """
-        folder = Path(tempfile.mkdtemp(prefix="ew-"))
-        death_fd, child_fd = os.pipe()
-        try:
-            channel = client_channel(folder, death_fd)
+        ours, theirs = socket.socketpair()
+        with theirs:
             options = {
                 "engine": os.fspath(engine),
-                "channel": str(folder),
+                "channel": theirs.fileno(),
                 "config": config or ExecutorConfig(),
             }
-            process = subprocess.Popen(
-                [*command, msgspec.json.encode(options).decode()],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(child_fd,),  # closes when the process ends, however it ends
-            )
-        except BaseException:
-            os.close(death_fd)
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        finally:
-            os.close(child_fd)
-        return cls(process, channel, death_fd, folder)
+            try:
+                process = subprocess.Popen(
+                    [*command, msgspec.json.encode(options).decode()],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),  # closes when the process ends, however it ends
+                )
+            except BaseException:
+                ours.close()
+                raise
+        return cls(process, client_channel(ours))
 
     @property
     def pid(self) -> int:
@@ -193,7 +183,7 @@ class ExecutorClient:
         self.shutdown()
 
     def _wait_until_ready(self) -> ExecutorInfo:
-        replies = self._channel.receive(None) or self._channel.drain(DRAIN_SECONDS)
+        replies = self._channel.receive(None)
         if not replies:
             raise died(self._process)
         reply = replies[0]
@@ -216,11 +206,10 @@ def _disown(reference: weakref.ref[ExecutorClient]) -> None:
         client._leave_to_parent()  # pyright: ignore[reportPrivateUsage]
 
 
-def _clean_up(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """End the process if it lives, and remove the folder of the sockets."""
+def _clean_up(process: subprocess.Popen[bytes]) -> None:
+    """End the process if it lives."""
     if process.poll() is None:
         process.kill()
-    shutil.rmtree(folder, ignore_errors=True)  # before the wait, which the program may not outlive
     process.wait()
     if process.stdin is not None:
         process.stdin.close()

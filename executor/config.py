@@ -27,7 +27,7 @@ class ExecutorConfig:
     chunk_policy: ChunkPolicyName = "first_come_first_served"
     itl_target_ms: float | None = None  # milliseconds from token to token that prompts leave
     tenant_weights: dict[str, float] = field(default_factory=dict[str, float])  # others have 1
-    overlap: bool = False  # launch a step before the tokens of the one before are known
+    overlap: bool = True  # launch a step before the tokens of the one before are known
     hang_timeout: float | None = None  # seconds that a step may take before the process ends
     report_timeout: float | None = None  # and before the stacks of all threads are written
     speculative: str | None = None  # "ngram", or the folder of a draft engine

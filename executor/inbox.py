@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import threading
 import traceback
@@ -14,12 +13,12 @@ from typing import Any
 
 from ..runtime.errors import ExecutorDiedError
 from .messages import Command, ErrorInfo, Reply, StatsReply, StepOutputs, TokenOutput, error_info
-from .transport import ZmqChannel
+from .transport import SocketChannel
 from .watchdog import EXIT_HUNG
 
 Sink = Callable[[TokenOutput], None]
 
-DRAIN_SECONDS = 0.1  # for replies that the process sent just before it ended
+_ENDING_SECONDS = 0.1  # from the end of its replies to that of the process
 
 
 class Inbox:
@@ -31,16 +30,14 @@ class Inbox:
     def __init__(
         self,
         process: subprocess.Popen[bytes],
-        channel: ZmqChannel[Reply, Command],
-        death_fd: int,
+        channel: SocketChannel[Reply, Command],
     ) -> None:
-        self.lock = threading.Lock()  # over the sending socket and all below
+        self.lock = threading.Lock()  # over all below
         self.sinks: dict[str, Sink] = {}
         self.stats_waiting: deque[Future[dict[str, Any]]] = deque()
         self.dead = False  # once it is true the channel may be closed
         self._process = process
         self._channel = channel
-        self._death_fd = death_fd
         self._thread = threading.Thread(target=self._read, name="executor client", daemon=True)
         self._thread.start()
 
@@ -52,22 +49,17 @@ class Inbox:
     def _read(self) -> None:
         while replies := self._channel.receive(None):
             self._hand_out(replies)
-        while replies := self._channel.drain(DRAIN_SECONDS):
-            self._hand_out(replies)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(DRAIN_SECONDS)  # for its exit code
+        error = died(self._process)
         with self.lock:
             self.dead = True
             sinks, self.sinks = self.sinks, {}
             waiting, self.stats_waiting = self.stats_waiting, deque()
-        error = died(self._process)
         for future in waiting:
             future.set_exception(error)
         info: ErrorInfo = error_info(error)
         for request_id, sink in sinks.items():
             _call(sink, TokenOutput(request_id, finish_reason="error", error=info))
         self._channel.close()
-        os.close(self._death_fd)
 
     def _hand_out(self, replies: list[Reply]) -> None:
         for reply in replies:
@@ -93,7 +85,9 @@ def _call(sink: Sink, output: TokenOutput) -> None:
 
 
 def died(process: subprocess.Popen[bytes]) -> ExecutorDiedError:
-    """Return the error that says how a process has ended."""
+    """Return the error that says how a process has ended, or is about to."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_ENDING_SECONDS)
     code = process.poll()
     if code == EXIT_HUNG:
         return ExecutorDiedError(

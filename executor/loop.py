@@ -144,8 +144,9 @@ class PyExecutor:
     def step(self) -> None:
         """Compute one step, if there is anything to compute, and answer.
 
-        With overlap the step stays on the device when this returns, and the answers are those of
-        the step before.
+        With overlap a step that reads no prompt stays on the device when this returns, and the
+        answers are those of the step before. One with prompts is long: what comes while it runs
+        shall not wait for the step behind it too.
         """
         begun = self.busy_since = time.monotonic()
         waited = self._device.waited_seconds
@@ -166,16 +167,22 @@ class PyExecutor:
                 self._fail(plan, error)
         if before is not None and not speculates:
             self._land(before)
+        begun, waited = self._count(before, begun, waited)
         flight = self._flight
         if flight is not None and flight.waits_for_tokens:
             self._device.sample(flight, scheduler.running)
-        if flight is not None and not self._overlap:
+        if flight is not None and not (self._overlap and flight.plan.num_context == 0):
             self._land_last()
-        done = before if self._overlap else flight
-        if done is not None:
-            now = time.monotonic()
-            self.stats.step(done.plan, self._device.waited_seconds - waited, now - begun)
+            self._count(flight, begun, waited)
         self.busy_since = None
+
+    def _count(self, flight: Flight | None, begun: float, waited: float) -> tuple[float, float]:
+        """Count a step that has ended; return when the next one's time begins."""
+        if flight is None:
+            return begun, waited
+        now, until = time.monotonic(), self._device.waited_seconds
+        self.stats.step(flight.plan, until - waited, now - begun)
+        return now, until
 
     def _land_last(self) -> None:
         flight, self._flight = self._flight, None

@@ -37,7 +37,7 @@ class ProcessOptions:
     """What a client tells the process it starts, as JSON in the last argument."""
 
     engine: str  # folder
-    channel: str  # folder of the sockets
+    channel: int  # descriptor of its end of a pair of sockets
     config: ExecutorConfig
 
 
@@ -144,7 +144,7 @@ def run(argument: str, opener: Opener) -> int:
     wake_write.setblocking(False)
     signal.set_wakeup_fd(wake_write.fileno())
     signal.signal(signal.SIGTERM, _end_at_once)
-    channel = executor_channel(Path(options.channel), wake_read.fileno())
+    channel = executor_channel(socket.socket(fileno=options.channel), wake_read.fileno())
     begun = time.monotonic()
     try:
         opened = opener(Path(options.engine), options.config)

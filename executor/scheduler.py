@@ -171,6 +171,7 @@ class Scheduler:
                 news = self._end_with(request, StepFailedError(reason), now)
             if news is not None:
                 outputs.append(news)
+                self._stats.generation_tokens += len(news.token_ids)
         return outputs
 
     def measured(self, plan: StepPlan, seconds: float) -> None:

@@ -45,7 +45,7 @@ class ExecutorStats:
         self.failed_steps = 0
         self.prompt_tokens = 0  # computed
         self.cached_tokens = 0  # prompt tokens found rather than computed
-        self.generation_tokens = 0
+        self.generation_tokens = 0  # that requests got
         self.wasted_tokens = 0  # computed for requests that had ended meanwhile
         self.pauses = 0
         self.submitted = 0
@@ -87,7 +87,6 @@ class ExecutorStats:
         self.steps += 1
         rows = len(plan.requests)
         self.prompt_tokens += plan.num_tokens - (rows - plan.num_context)
-        self.generation_tokens += len(plan.sample_rows)
         self.busy_seconds += total_seconds
         self._batch_size.add(rows)
         self._step_seconds.add(total_seconds)

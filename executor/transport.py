@@ -1,17 +1,22 @@
-"""How messages travel between two processes: ZeroMQ over Unix sockets in a private folder."""
+"""How messages travel between two processes: length and bytes over a pair of connected sockets."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+import select
+import socket
+import threading
+from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
-import zmq
 
 from .messages import Command, Reply
 
 MAX_RECEIVED = 1024  # messages taken at once, so that a flood cannot hold up the loop
-_LINGER_MS = 2000  # that a closing executor waits until its last replies are with the client
+_CHUNK = 1 << 16  # bytes read at once
+_LENGTH = 4  # bytes of a message's length, little-endian
+_LINGER_SECONDS = 2.0  # that a closing end waits until its last messages are with the system
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -32,99 +37,128 @@ class Channel(Protocol):
         ...
 
 
-class ZmqChannel(Generic[In, Out]):
-    """One end of the channel: one socket a direction, each used by one thread at a time.
+class SocketChannel(Generic[In, Out]):
+    """One end of a pair of stream sockets. One thread receives, any may send.
 
-    `wake_fd` is a descriptor that ends a wait when it becomes readable.
+    What the system does not take at once is kept, and sent when it has room by the thread that
+    receives. `wake_fd` is a descriptor that ends a wait when it becomes readable.
     """
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        receiver: zmq.Socket[bytes],
-        sender: zmq.Socket[bytes],
+        end: socket.socket,
         decoder: msgspec.msgpack.Decoder[In],
-        wake_fd: int,
+        wake_fd: int | None = None,
     ) -> None:
-        self._context = context
-        self._receiver = receiver
-        self._sender = sender
+        end.setblocking(False)
+        self._socket = end
         self._decode = decoder.decode
         self._encode = msgspec.msgpack.Encoder().encode
+        self._received = bytearray()
+        self._unsent = bytearray()
+        self._lock = threading.Lock()  # over what is sent
+        self._ended = False  # the other end is closed, and all that it sent was received
         self._wake_fd = wake_fd
-        self._poller = zmq.Poller()
-        self._poller.register(receiver, zmq.POLLIN)
-        self._poller.register(wake_fd, zmq.POLLIN)
+        self._flush_fd = os.eventfd(0, os.EFD_NONBLOCK)  # raised when something is kept
+        self._poller = select.poll()
+        for fd in (self._flush_fd, wake_fd):
+            if fd is not None:
+                self._poller.register(fd, select.POLLIN)
 
     def receive(self, timeout: float | None) -> list[In]:
-        """Return the messages that have come, as Channel.receive does."""
+        """Return the messages that have come, as Channel.receive does.
+
+        With no `timeout` an empty list means that the other end is closed, or `wake_fd` readable.
+        """
         messages = self._take()
-        while not messages and timeout != 0:
-            ready = self._poller.poll(None if timeout is None else int(timeout * 1e3))
+        while not messages and timeout != 0 and not self._ended:
+            wanted = select.POLLIN | (select.POLLOUT if self._unsent else 0)
+            self._poller.register(self._socket, wanted)
+            ready = self._poller.poll(None if timeout is None else timeout * 1e3)
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._flush_fd)
             messages = self._take()
-            if timeout is not None or any(source == self._wake_fd for source, _ in ready):
+            if timeout is not None or any(fd == self._wake_fd for fd, _ in ready):
                 break
         return messages
 
-    def drain(self, timeout: float) -> list[In]:
-        """Return the messages that have come, waiting for them alone and not for `wake_fd`."""
-        self._receiver.poll(int(timeout * 1e3))
-        return self._take()
-
     def send(self, message: Out) -> None:
-        """Send one message; never blocks."""
-        self._sender.send(self._encode(message), zmq.NOBLOCK)
-
-    def connect(self, folder: Path) -> None:
-        """Connect the client's sender, once the executor has said that it is there.
-
-        From then on a message is queued also while the peer is gone, so that `send` cannot fail.
-        """
-        self._sender.connect(_address(folder, "commands"))
+        """Send one message; never blocks. When the other end is closed it is dropped."""
+        data = self._encode(message)
+        frame = len(data).to_bytes(_LENGTH, "little") + data
+        with self._lock:
+            if self._unsent:
+                self._unsent += frame
+                return
+            sent = self._write(frame)
+            if sent == len(frame):
+                return
+            self._unsent += memoryview(frame)[sent:]
+        os.eventfd_write(self._flush_fd, 1)
 
     def close(self) -> None:
-        """Flush and release both sockets."""
-        self._receiver.close()
-        self._sender.close()
-        self._context.term()
+        """Send what was kept, if the other end takes it in time, and release the socket."""
+        with suppress(OSError):
+            self._socket.settimeout(_LINGER_SECONDS)
+            self._socket.sendall(self._unsent)
+        self._socket.close()
+        os.close(self._flush_fd)
 
     def _take(self) -> list[In]:
+        if self._unsent:
+            with self._lock:
+                del self._unsent[: self._write(self._unsent)]
         messages: list[In] = []
+        while len(messages) < MAX_RECEIVED:
+            size = self._read()
+            messages += self._cut()
+            if size < _CHUNK:
+                break
+        return messages
+
+    def _write(self, data: bytes | bytearray) -> int:
+        """Return how many bytes the system took; those for a closed end are taken by nobody."""
         try:
-            while len(messages) < MAX_RECEIVED:
-                messages.append(self._decode(self._receiver.recv(zmq.NOBLOCK)))
-        except zmq.Again:
-            pass
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return len(data)
+
+    def _read(self) -> int:
+        """Read a piece of what has come and return its size."""
+        try:
+            data = self._socket.recv(_CHUNK)
+        except BlockingIOError:
+            return 0
+        except OSError:  # the other end was closed with something unread
+            data = b""
+        self._ended = not data
+        self._received += data
+        return len(data)
+
+    def _cut(self) -> list[In]:
+        """Cut whole messages off what was read."""
+        messages: list[In] = []
+        view, at = memoryview(self._received), 0
+        while at + _LENGTH <= len(view):
+            end = at + _LENGTH + int.from_bytes(view[at : at + _LENGTH], "little")
+            if end > len(view):
+                break
+            messages.append(self._decode(view[at + _LENGTH : end]))
+            at = end
+        view.release()
+        del self._received[:at]
         return messages
 
 
-def client_channel(folder: Path, wake_fd: int) -> ZmqChannel[Reply, Command]:
-    """Bind the client's end to a socket in `folder`; its other one waits for `connect`."""
-    context, receiver, sender = _sockets(linger=0)
-    receiver.bind(_address(folder, "replies"))
+def client_channel(end: socket.socket) -> SocketChannel[Reply, Command]:
+    """Take over the client's end of a pair."""
     decoder: Any = msgspec.msgpack.Decoder(Reply)
-    return ZmqChannel(context, receiver, sender, decoder, wake_fd)
+    return SocketChannel(end, decoder)
 
 
-def executor_channel(folder: Path, wake_fd: int) -> ZmqChannel[Command, Reply]:
-    """Open the executor's end, whose client is bound in `folder` already."""
-    context, receiver, sender = _sockets(linger=_LINGER_MS)
-    receiver.bind(_address(folder, "commands"))
-    sender.connect(_address(folder, "replies"))
+def executor_channel(end: socket.socket, wake_fd: int) -> SocketChannel[Command, Reply]:
+    """Take over the executor's end of a pair."""
     decoder: Any = msgspec.msgpack.Decoder(Command)
-    return ZmqChannel(context, receiver, sender, decoder, wake_fd)
-
-
-def _sockets(
-    linger: int,
-) -> tuple[zmq.Context[zmq.Socket[bytes]], zmq.Socket[bytes], zmq.Socket[bytes]]:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    receiver, sender = context.socket(zmq.PULL), context.socket(zmq.PUSH)
-    for socket in (receiver, sender):
-        socket.set_hwm(0)  # no limit: a full queue would block the loop or lose a message
-        socket.setsockopt(zmq.LINGER, linger)
-    return context, receiver, sender
-
-
-def _address(folder: Path, name: str) -> str:
-    return f"ipc://{folder / name}"
+    return SocketChannel(end, decoder, wake_fd)

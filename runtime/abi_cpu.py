@@ -7,7 +7,7 @@ from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_v
 from pathlib import Path
 from typing import Any
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 
 
 class Options(Structure):
@@ -18,6 +18,10 @@ class Options(Structure):
         ("max_num_tokens", c_int32),
         ("max_batch_size", c_int32),
         ("caller_works", c_int32),
+        ("tile_rows", c_int32),
+        ("column_rows", c_int32),
+        ("redundant_rows", c_int32),
+        ("products", c_void_p),
     )
 
 

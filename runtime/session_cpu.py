@@ -24,6 +24,7 @@ from .kv_pool import KvPool, count_blocks
 from .manifest import Limits
 from .numa import NumaMode, place
 from .session import Batch, Float32Array, Int32Array, Sampling, SessionLimits, StepResult
+from .tactics_cpu import read_tactics
 from .weights_map import WeightsMap
 
 CODE_FILE = "rank0.engine"
@@ -110,7 +111,19 @@ class CpuSession:
         )
         self._addresses = list(self._weights.addresses)
         caller_works = not own_threads and not placement.threads
-        options = Options(threads, limits.max_num_tokens, batch, int(caller_works))
+        products, rows = self._library.ew_products(), self._library.ew_max_rows()
+        tactics = read_tactics(manifest.tactics, products, rows)
+        self.tactics_table = tactics.table()  # what changes here holds from the next step on
+        options = Options(
+            threads,
+            limits.max_num_tokens,
+            batch,
+            int(caller_works),
+            tactics.tile_rows,
+            tactics.column_rows,
+            tactics.redundant_rows,
+            self.tactics_table.ctypes.data,
+        )
         working = self._library.ew_working_bytes(ctypes.byref(options))
         blocks = count_blocks(manifest.kv, limits, kv_cache_memory)
         self._pool = KvPool(manifest.kv, blocks, placement.nodes)

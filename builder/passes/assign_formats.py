@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..config import BuildConfig
 from ..network import Network, Weight
+from ..ops import LINEAR_OPS
 from ..quantize.formats import FORMATS
 from .base import Pass
 
@@ -27,9 +28,10 @@ class AssignFormats(Pass):
         table_format = "f32" if self._config.weights == "f32" else "bf16"
         if self._config.for_gpu:
             table_format = self._config.compute_dtype
-        for op, format in (("embedding", table_format), ("linear", self._config.weight_format)):
+        chosen_format = self._config.weight_format
+        for ops, format in ((("embedding",), table_format), (LINEAR_OPS, chosen_format)):
             for node in network.nodes:
-                matrix = node.inputs[1] if node.op == op else None
+                matrix = node.inputs[1] if node.op in ops else None
                 if isinstance(matrix, Weight):
                     is_head = network.is_output(node.output)
                     formats[matrix] = self._config.head_format if is_head else format

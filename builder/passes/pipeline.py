@@ -15,6 +15,7 @@ from .base import Pass
 from .dead_code import DeadCode
 from .fuse_gate_up import FuseGateUp
 from .fuse_qkv import FuseQkv
+from .fuse_quantize import FuseQuantize
 from .fuse_residual import FuseResidual
 from .fuse_swiglu_epilogue import FuseSwigluEpilogue
 from .quantize_activations import QuantizeActivations
@@ -29,7 +30,7 @@ def make_passes(config: BuildConfig) -> list[Pass]:
 
     A GPU engine multiplies in floats, so its activations are not quantized.
     """
-    rounding: list[Pass] = [] if config.for_gpu else [QuantizeActivations()]
+    rounding: list[Pass] = [] if config.for_gpu else [QuantizeActivations(), FuseQuantize()]
     return [
         FuseQkv(),
         FuseGateUp(),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from ...runtime.artifact import Engine
 from ...runtime.errors import InputError
 from ...runtime.manifest import KvFacts, Needs, TensorFacts, TensorRTFacts
 from ...runtime.session import Session
@@ -15,6 +16,8 @@ from ..network import Network
 from ..progress import Progress
 
 Opener = Callable[..., Session]
+Tune = Callable[[Engine, str, "Path | None", Progress], dict[str, Any]]
+"""Takes an engine, the effort ("fast" or "full"), the cache folder; returns `tactics`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class TargetResult:
     opener: Opener | str | None = None
     scratch: Path | None = None  # folder of what the opener needs; removed after the self-check
     recipes: dict[str, str] = field(default_factory=dict[str, str])  # as in the manifest
+    tune: Tune | None = None  # measures tactics in the finished engine; None: there are none
 
 
 class Target(Protocol):

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define EW_ABI_VERSION 3
+#define EW_ABI_VERSION 4
 
 /* What a rank needs from its neighbours; a single rank leaves it empty. */
 typedef struct {
@@ -23,7 +23,16 @@ typedef struct {
     int32_t max_num_tokens;  /* tokens in a step */
     int32_t max_batch_size;  /* sequences, and logit rows, in a step */
     int32_t caller_works;    /* 1: the thread that waits is one of `threads`; 0: the engine has all of its own */
+    /* Tactics: how work is cut. None of them changes a bit of a result. */
+    int32_t tile_rows;       /* tokens that a thread takes through a phase at once, where a step is split by tiles */
+    int32_t column_rows;     /* a thread: steps of fewer tokens are split by columns */
+    int32_t redundant_rows;  /* in a step of at most so many every part does row ops for itself and saves a stage */
+    const uint8_t *products; /* [ew_products()][EW_BUCKETS]: rows of a block, plus EW_AHEAD to prefetch */
 } ew_options;
+
+/* Rows that a product is called with, in buckets: 1, 2, 3-4, 5-8, 9-16, 17-32, 33-64, more. */
+#define EW_BUCKETS 8
+#define EW_AHEAD 16
 
 typedef struct {
     int32_t tokens, seqs, rows, max_blocks;
@@ -63,6 +72,9 @@ EW_EXPORT int32_t ew_abi_version(void);
 EW_EXPORT int64_t ew_block_bytes(void);
 /* Bytes of working memory that ew_open will take for these options. */
 EW_EXPORT int64_t ew_working_bytes(const ew_options *options);
+/* Products in the emitted code, and the rows that a block of one may have. */
+EW_EXPORT int32_t ew_products(void);
+EW_EXPORT int32_t ew_max_rows(void);
 /* Null when memory or threads cannot be had. `weights` and `kv_pool` stay the host's. */
 EW_EXPORT ew_engine *ew_open(const ew_options *options, const uint8_t *weights, uint8_t *kv_pool, const ew_collectives *collectives);
 /* 0, or -1 when two steps are in flight, the step before was not given to ew_sample yet, or the batch is

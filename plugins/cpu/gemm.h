@@ -6,6 +6,8 @@
 
 #include "amx.h"
 #include "product.h"
+#include "quantize.h"
+#include "top.h"
 
 enum { EW_STORE, EW_SWIGLU };
 
@@ -24,6 +26,9 @@ typedef struct {
     int rows;
     int first_panel, last_panel; /* this thread's share */
     int tiles;                   /* AMX tiles may be used */
+    int out_panel;               /* the panel that `out` begins with */
+    int block_rows;              /* rows that are multiplied at once: 1 to EW_MAX_ROWS */
+    int ahead;                   /* the first block prefetches the panel */
 } ew_product;
 
 EW_INLINE void ew_epilogue(const int rows, const int kind, const ew_product *m, int panel, int row, vf (*y)[EW_VECTORS]) {
@@ -33,7 +38,7 @@ EW_INLINE void ew_epilogue(const int rows, const int kind, const ew_product *m, 
             EW_UNROLL
             for (int v = 0; v < EW_VECTORS; v++) y[r][v] += vf_load(m->bias + panel * EW_PANEL + v * EW_LANES);
         if (kind == EW_SWIGLU) {
-            float *out = (float *)(m->out + (size_t)(row + r) * m->out_stride) + panel * (EW_PANEL / 2);
+            float *out = (float *)(m->out + (size_t)(row + r) * m->out_stride) + (panel - m->out_panel) * (EW_PANEL / 2);
             EW_UNROLL
             for (int v = 0; v < EW_VECTORS / 2; v++) vf_store(out + v * EW_LANES, vf_silu(y[r][v]) * y[r][v + EW_VECTORS / 2]);
             continue;
@@ -50,7 +55,7 @@ EW_INLINE void ew_epilogue(const int rows, const int kind, const ew_product *m, 
 }
 
 /* Rows that fill AMX tiles go there, 32 or 16 at a time; the rest is cut into equal blocks of at most
- * EW_MAX_ROWS. A panel is read once for all of them. */
+ * `block_rows`. A panel is read once for all of them. */
 #if defined(EW_HAS_AMX)
 #define EW_TILED(m, FORMAT) (FORMAT == EW_Q8 && (m)->tiles ? (m)->rows / 16 * 16 : 0)
 #define EW_CONFIGURE_TILES() ew_amx_configure()
@@ -74,7 +79,7 @@ EW_INLINE void ew_epilogue(const int rows, const int kind, const ew_product *m, 
 #define EW_BLOCK_CASE(N, FORMAT, GROUP, THEN)                                                           \
     case N: {                                                                                    \
         vf y[N][EW_VECTORS];                                                                     \
-        if (b == 0) ew_rows(FORMAT, GROUP, N, panel, m->k, x, m->x_stride, y, N >= EW_PREFETCH_ROWS); \
+        if (b == 0 && m->ahead) ew_rows(FORMAT, GROUP, N, panel, m->k, x, m->x_stride, y, 1);    \
         else ew_rows(FORMAT, GROUP, N, panel, m->k, x, m->x_stride, y, 0);                       \
         THEN(N);                                                                                 \
         break;                                                                                   \
@@ -87,7 +92,7 @@ EW_INLINE void ew_epilogue(const int rows, const int kind, const ew_product *m, 
 #define EW_BLOCK_CASES(F, G, T) EW_BLOCK_CASE(1, F, G, T) EW_BLOCK_CASE(2, F, G, T)
 #endif
 #define EW_FOR_BLOCKS(FORMAT, GROUP, THEN)                                                            \
-    const int tiled = EW_TILED(m, FORMAT), blocks = (m->rows - tiled + EW_MAX_ROWS - 1) / EW_MAX_ROWS; \
+    const int tiled = EW_TILED(m, FORMAT), blocks = (m->rows - tiled + m->block_rows - 1) / m->block_rows; \
     if (tiled) EW_CONFIGURE_TILES();                                                             \
     for (int p = m->first_panel; p < m->last_panel; p++) {                                       \
         const uint8_t *panel = m->panels + (size_t)p * m->panel_bytes;                           \
@@ -105,11 +110,38 @@ EW_INLINE void ew_epilogue(const int rows, const int kind, const ew_product *m, 
     EW_NOINLINE __attribute__((unused)) void ew_gemm_##NAME(const ew_product *m) { EW_FOR_BLOCKS(FORMAT, GROUP, EW_THEN_STORE) } \
     EW_NOINLINE __attribute__((unused)) void ew_gemm_swiglu_##NAME(const ew_product *m) { EW_FOR_BLOCKS(FORMAT, GROUP, EW_THEN_SWIGLU) }
 
-/* The head keeps, for every row, the highest logit of each lane and where it was; logits are
- * stored only for the rows that something else will read. The lowest id wins among equals. */
+/* The gated product, rounded to int8 for the product that reads it: a group's columns are computed into `scratch`,
+ * [EW_GROUP_ROWS][OUT_GROUP] floats, which stays in the cache, and rounded from there. This part's panels are whole groups.
+ * `y` has rows of `n` values, padded to `k`. */
+#define EW_GROUP_ROWS 96
+#define EW_DEFINE_GEMM_QUANTIZE(NAME, FORMAT, GROUP, OUT_GROUP, ROTATION)                        \
+    EW_NOINLINE void ew_gemm_quantize_##NAME##_##OUT_GROUP##_##ROTATION(const ew_product *m, uint8_t *y, size_t y_stride, int k, float *scratch) { \
+        const int panels = OUT_GROUP / (EW_PANEL / 2);                                           \
+        for (int first = m->first_panel; first < m->last_panel; first += panels)                 \
+            for (int at = 0; at < m->rows; at += EW_GROUP_ROWS) {                                \
+                ew_product part = *m;                                                            \
+                part.first_panel = part.out_panel = first;                                       \
+                part.last_panel = first + panels < m->last_panel ? first + panels : m->last_panel; \
+                part.rows = m->rows - at < EW_GROUP_ROWS ? m->rows - at : EW_GROUP_ROWS;         \
+                part.x = m->x + (size_t)at * m->x_stride;                                        \
+                part.out = (uint8_t *)scratch;                                                   \
+                part.out_stride = OUT_GROUP * 4;                                                 \
+                ew_gemm_swiglu_##NAME(&part);                                                    \
+                const int n = (part.last_panel - first) * (EW_PANEL / 2);                        \
+                for (int r = 0; r < part.rows; r++) ew_quantize_part(OUT_GROUP, ROTATION, scratch + r * OUT_GROUP, n, y + (size_t)(at + r) * y_stride, k, first / panels); \
+            }                                                                                    \
+    }
+
+/* The head keeps, for every row, the highest logit of each lane and where it was, and as many of the highest as the
+ * row's sampling can choose from; logits are stored only for the rows that something else will read. The lowest id
+ * wins among equals. */
+#define EW_HEAD_TOP 64 /* most that it keeps */
+#define EW_HEAD_ALL 255 /* in `wanted`, in place of how many: all are stored */
 typedef struct {
     float best[EW_LANES] EW_ALIGNED;
     int32_t id[EW_LANES] EW_ALIGNED;
+    ew_top_list top;
+    ew_candidate items[EW_HEAD_TOP];
 } ew_best;
 
 EW_INLINE void ew_head_rows(const int rows, const ew_product *m, int panel, int row, vf (*y)[EW_VECTORS], ew_best *best, const uint8_t *wanted, int vocab) {
@@ -120,7 +152,8 @@ EW_INLINE void ew_head_rows(const int rows, const ew_product *m, int panel, int 
         for (int v = 0; v < EW_VECTORS; v++) {
             const int column = panel * EW_PANEL + v * EW_LANES;
             if (m->bias) y[r][v] += vf_load(m->bias + column);
-            if (wanted[row + r]) vf_store((float *)(m->out + (size_t)(row + r) * m->out_stride) + column, y[r][v]);
+            if (wanted[row + r] == EW_HEAD_ALL) vf_store((float *)(m->out + (size_t)(row + r) * m->out_stride) + column, y[r][v]);
+            else if (wanted[row + r]) ew_top_take(&mine->top, y[r][v], column, vocab);
             vi ids = vi_lanes() + column, more = vf_gt(y[r][v], vf_load(mine->best)) & (ids < vocab);
             if (vi_any(more)) {
                 vf_store(mine->best, vf_select(more, y[r][v], vf_load(mine->best)));
@@ -135,6 +168,7 @@ EW_INLINE void ew_head_rows(const int rows, const ew_product *m, int panel, int 
         for (int r = 0; r < m->rows; r++) {                                                      \
             vf_store(best[r].best, vf_set1(-__builtin_inff()));                                  \
             vi_store(best[r].id, vi_set1(0x7fffffff));                                           \
+            best[r].top = (ew_top_list){wanted[r], 0, best[r].items};                            \
         }                                                                                        \
         EW_FOR_BLOCKS(FORMAT, GROUP, EW_THEN_HEAD)                                                      \
     }

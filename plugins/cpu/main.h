@@ -1,6 +1,6 @@
 /* The driver: threads take steps, run the emitted stages by columns or by tiles, sample, and report.
  *
- * The emitted file defines EW_PHASES, EW_STAGES, EW_STREAM_BYTES and EW_LOCAL_BYTES (a row), EW_TILE, and the
+ * The emitted file defines EW_PHASES, EW_STAGES, EW_PRODUCTS, EW_STREAM_BYTES and EW_LOCAL_BYTES (a row), and the
  * tables ew_stages (of all phases, then of the wanted rows) and ew_phase_starts.
  */
 #ifndef EW_MAIN_H
@@ -13,6 +13,7 @@
 typedef struct {
     void (*run)(ew_engine *, const ew_step *, const ew_span *, int iteration, int phase);
     int iteration, attention, joins;
+    int groups; /* not 0: falls away where the product before it rounds so many groups itself */
 } ew_stage;
 static const ew_stage ew_stages[EW_STAGES];
 static const int ew_phase_starts[EW_PHASES + 2]; /* the last two bound the stages of the wanted rows */
@@ -23,7 +24,7 @@ enum { EW_PREPARE = EW_STAGES, EW_CHOOSE, EW_SAMPLE, EW_FINISH, EW_ALL_STAGES };
 static size_t ew_round(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
 static ew_span ew_columns_span(ew_engine *e, int thread, int part, int rows) {
-    const int n = e->options.threads, redundant = rows <= EW_REDUNDANT_ROWS;
+    const int n = e->options.threads, redundant = rows <= e->options.redundant_rows;
     ew_span s = {.rows = rows, .part = part, .parts = n, .columns = 1, .redundant = redundant, .thread = thread};
     s.split_first = (int)((int64_t)rows * part / n);
     s.split_last = (int)((int64_t)rows * (part + 1) / n);
@@ -32,7 +33,7 @@ static ew_span ew_columns_span(ew_engine *e, int thread, int part, int rows) {
     s.ours = e->shared;
     s.ours_rows = e->column_rows;
     s.mine = redundant ? e->tiles + (size_t)thread * e->tile_bytes : e->shared;
-    s.mine_rows = redundant ? EW_TILE : e->column_rows;
+    s.mine_rows = redundant ? (size_t)e->options.tile_rows : e->column_rows;
     s.weights = atomic_load_explicit(&e->weights[thread], memory_order_relaxed);
     return s;
 }
@@ -40,7 +41,7 @@ static ew_span ew_columns_span(ew_engine *e, int thread, int part, int rows) {
 static ew_span ew_tile_span(ew_engine *e, int thread, int base, int rows) {
     uint8_t *local = e->tiles + (size_t)thread * e->tile_bytes;
     return (ew_span){.base = base, .rows = rows, .last = rows, .split_last = rows, .parts = 1, .thread = thread,
-                     .mine = local, .ours = local, .mine_rows = EW_TILE, .ours_rows = EW_TILE,
+                     .mine = local, .ours = local, .mine_rows = (size_t)e->options.tile_rows, .ours_rows = (size_t)e->options.tile_rows,
                      .weights = atomic_load_explicit(&e->weights[thread], memory_order_relaxed)};
 }
 
@@ -76,13 +77,17 @@ static void ew_columns_part(ew_engine *e, ew_step *p, int thread, int part, int 
 }
 
 static void ew_run_columns(ew_engine *e, ew_step *p, int thread, int phase, int rows) {
-    const int redundant = rows <= EW_REDUNDANT_ROWS, end = ew_phase_starts[phase + 1];
+    const int redundant = rows <= e->options.redundant_rows, end = ew_phase_starts[phase + 1];
     for (int i = ew_phase_starts[phase]; i < end;) {
         if (ew_stages[i].attention) {
             const ew_span s = ew_columns_span(e, thread, thread, rows);
             ew_stages[i].run(e, p, &s, ew_stages[i].iteration, phase);
             ew_wait_count(&p->finished[phase], p->attention_items);
             ew_lap(e, thread, 0);
+            i++;
+            continue;
+        }
+        if (ew_stages[i].groups && ew_rounds_itself(ew_stages[i].groups, e->options.threads)) {
             i++;
             continue;
         }
@@ -94,8 +99,8 @@ static void ew_run_columns(ew_engine *e, ew_step *p, int thread, int phase, int 
 }
 
 static void ew_run_tiles(ew_engine *e, ew_step *p, int thread) {
-    const int tokens = p->batch.tokens, n = e->options.threads;
-    const int tiles = n * ((tokens + n * EW_TILE - 1) / (n * EW_TILE)), units = (tokens + 15) / 16;
+    const int tokens = p->batch.tokens, n = e->options.threads, most = n * e->options.tile_rows;
+    const int tiles = n * ((tokens + most - 1) / most), units = (tokens + 15) / 16;
     for (int phase = 0; phase < EW_PHASES; phase++) {
         /* the last tokens first: they attend to the most, and what is long should not begin late */
         for (int k; (k = tiles - 1 - atomic_fetch_add(&p->begun[phase], 1)) >= 0;) {
@@ -109,6 +114,31 @@ static void ew_run_tiles(ew_engine *e, ew_step *p, int thread) {
     }
 }
 
+/* The highest logit that any part of the head has found in a row, and its id. */
+static int32_t ew_highest_found(const ew_engine *e, int row, float *high) {
+    int32_t id = -1;
+    *high = -__builtin_inff();
+    for (int t = 0; t < e->options.threads; t++)
+        for (int i = 0; i < EW_LANES; i++) {
+            const ew_best *b = &e->best[(size_t)t * e->options.max_batch_size + row];
+            if (b->id[i] < EW_VOCAB && (b->best[i] > *high || (b->best[i] == *high && b->id[i] < id))) {
+                *high = b->best[i];
+                id = b->id[i];
+            }
+        }
+    return id;
+}
+
+/* Draws from the highest logits that the parts have found; ids ascend from part to part. */
+static int ew_draw_found(const ew_engine *e, const ew_step *p, int row, float high, ew_sample_scratch *z) {
+    ew_top_list all = {p->wanted[row], 0, z->candidates};
+    for (int t = 0; t < e->options.threads; t++) {
+        const ew_top_list *part = &e->best[(size_t)t * e->options.max_batch_size + row].top;
+        for (int i = 0; i < part->count && ew_top_wants(&all, part->items[i].value); i++) ew_top_insert(&all, part->items[i].value, part->items[i].id);
+    }
+    return ew_draw_top(p->sampling, row, high, &all);
+}
+
 static void ew_sample_part(ew_engine *e, ew_step *p, int thread, int part, int phase, int first, int last) {
     (void)phase, (void)first, (void)last;
     const ew_sampling *s = p->sampling;
@@ -117,20 +147,14 @@ static void ew_sample_part(ew_engine *e, ew_step *p, int thread, int part, int p
         const float *logits = (const float *)(e->logits + (size_t)r * e->logits_stride);
         if (p->result->logits) memcpy(p->result->logits + (size_t)r * EW_VOCAB, logits, (size_t)EW_VOCAB * 4);
         if (!s) continue;
-        if (!ew_is_greedy(s, r)) {
+        const int decided = ew_decided_by(s, r, EW_VOCAB);
+        if (p->wanted[r] == EW_HEAD_ALL && decided) {
             ew_sample_row(s, r, logits, EW_VOCAB, p->result, &e->samplers[thread]);
         } else {
-            float high = -__builtin_inff();
-            int32_t id = -1;
-            for (int t = 0; t < n; t++)
-                for (int i = 0; i < EW_LANES; i++) {
-                    const ew_best *b = &e->best[(size_t)t * e->options.max_batch_size + r];
-                    if (b->id[i] < EW_VOCAB && (b->best[i] > high || (b->best[i] == high && b->id[i] < id))) {
-                        high = b->best[i];
-                        id = b->id[i];
-                    }
-                }
-            p->result->tokens[r] = high - high == 0 ? id : -1;
+            float high;
+            const int32_t id = ew_highest_found(e, r, &high);
+            const int finite = high - high == 0;
+            p->result->tokens[r] = !finite ? -1 : decided ? ew_draw_found(e, p, r, high, &e->samplers[thread]) : id;
             if (p->result->logprobs) p->result->logprobs[r] = __builtin_nanf("");
         }
         p->tokens[r] = p->result->tokens[r];
@@ -148,12 +172,14 @@ static void ew_prepare_part(ew_engine *e, ew_step *p, int thread, int part, int 
         }
 }
 
-/* Decides, before the head, whose logits are stored: all of them when it is not known yet how rows are sampled. */
+/* Decides, before the head, how many logits it keeps of each row: all when it is not known yet how rows are sampled. */
 static void ew_choose_part(ew_engine *e, ew_step *p, int thread, int part, int phase, int first, int last) {
     (void)e, (void)thread, (void)part, (void)phase, (void)first, (void)last;
     const int known = atomic_load_explicit(&p->ready, memory_order_acquire);
-    for (int r = 0; r < p->batch.rows; r++)
-        p->wanted[r] = !known || !p->sampling || p->result->logits || !ew_is_greedy(p->sampling, r);
+    for (int r = 0; r < p->batch.rows; r++) {
+        const int all = !known || !p->sampling || p->result->logits, decided = all ? -1 : ew_decided_by(p->sampling, r, EW_VOCAB);
+        p->wanted[r] = decided < 0 || decided > EW_HEAD_TOP ? EW_HEAD_ALL : (uint8_t)decided;
+    }
 }
 
 static void ew_finish_part(ew_engine *e, ew_step *p, int thread, int part, int phase, int first, int last) {
@@ -165,7 +191,7 @@ static void ew_finish_part(ew_engine *e, ew_step *p, int thread, int part, int p
 static void ew_run(ew_engine *e, ew_step *p, int thread) {
     if (atomic_load_explicit(&e->profiling, memory_order_relaxed)) e->laps[thread].since = ew_now();
     if (p->deferred) ew_share_out(e, p, thread, EW_PREPARE, 1, ew_prepare_part, 0, 0, 0);
-    if (p->batch.tokens < EW_COLUMN_ROWS * e->options.threads)
+    if (p->batch.tokens < e->options.column_rows * e->options.threads)
         for (int phase = 0; phase < EW_PHASES; phase++) ew_run_columns(e, p, thread, phase, p->batch.tokens);
     else ew_run_tiles(e, p, thread);
     if (p->batch.rows) {
@@ -198,8 +224,8 @@ static size_t ew_layout(ew_engine *e, const ew_options *o, uint8_t *memory) {
     const size_t threads = (size_t)o->threads, batch = (size_t)o->max_batch_size, tokens = (size_t)o->max_num_tokens;
     const size_t vocab = ((size_t)EW_VOCAB + EW_PANEL - 1) / EW_PANEL * EW_PANEL;
     size_t at = 0;
-    e->column_rows = threads * EW_COLUMN_ROWS > batch ? threads * EW_COLUMN_ROWS : batch;
-    e->tile_bytes = ew_round((size_t)EW_LOCAL_BYTES * EW_TILE);
+    e->column_rows = threads * (size_t)o->column_rows > batch ? threads * (size_t)o->column_rows : batch;
+    e->tile_bytes = ew_round((size_t)EW_LOCAL_BYTES * (size_t)o->tile_rows);
     e->logits_stride = vocab * 4;
 #define EW_AT(type) ((type *)((uintptr_t)memory + at)) /* `memory` may be null: only sizes are asked for then */
 #define EW_TAKE(field, type, count) (e->field = EW_AT(type), at += ew_round((count) * sizeof(type)))
@@ -210,6 +236,7 @@ static size_t ew_layout(ew_engine *e, const ew_options *o, uint8_t *memory) {
     EW_TAKE(best, ew_best, threads * batch);
     EW_TAKE(attention, ew_attention_scratch, threads);
     EW_TAKE(samplers, ew_sample_scratch, threads);
+    EW_TAKE(groups, float, threads * EW_GROUP_ROWS * EW_MAX_GROUP);
     EW_TAKE(states, _Atomic uint64_t, threads * EW_ALL_STAGES);
     EW_TAKE(left, ew_flag, threads);
     EW_TAKE(weights, _Atomic(const uint8_t *), threads);
@@ -239,6 +266,8 @@ static size_t ew_layout(ew_engine *e, const ew_options *o, uint8_t *memory) {
 }
 
 int32_t ew_abi_version(void) { return EW_ABI_VERSION; }
+int32_t ew_products(void) { return EW_PRODUCTS; }
+int32_t ew_max_rows(void) { return EW_MAX_ROWS; }
 int64_t ew_block_bytes(void) { return EW_BLOCK_BYTES; }
 int64_t ew_working_bytes(const ew_options *options) {
     ew_engine e = {0};

@@ -11,8 +11,15 @@
 #define EW_LINE 128 /* two cache lines: neighbours are fetched in pairs */
 #define EW_SPINS 400
 #define EW_YIELDS 20000
+#define EW_LINGER 0.0003 /* seconds */
 
 typedef struct { _Atomic uint32_t value; char pad[EW_LINE - 4]; } ew_flag;
+
+static double ew_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
 
 EW_INLINE void ew_relax(uint32_t *tries) {
     if (++*tries < EW_SPINS) ew_pause();
@@ -49,11 +56,16 @@ static void ew_signal_raise(ew_signal *s) {
         pthread_mutex_unlock(&s->lock);
     }
 }
-/* Returns once the counter has reached `target`. */
+/* Returns once the counter has reached `target`. Before it sleeps it spins, then lets others run for about the
+ * time that a host takes between two steps: to be woken costs more than that. */
 static void ew_signal_wait(ew_signal *s, uint32_t target, int spins) {
     for (int i = 0; i < spins; i++) {
         if ((int32_t)(atomic_load_explicit(&s->value, memory_order_acquire) - target) >= 0) return;
         ew_pause();
+    }
+    for (const double end = ew_now() + EW_LINGER; ew_now() < end;) {
+        if ((int32_t)(atomic_load_explicit(&s->value, memory_order_acquire) - target) >= 0) return;
+        for (int i = 0; i < 16; i++) ew_pause();
     }
     if ((int32_t)(atomic_load(&s->value) - target) >= 0) return;
     pthread_mutex_lock(&s->lock);
@@ -61,12 +73,6 @@ static void ew_signal_wait(ew_signal *s, uint32_t target, int spins) {
     while ((int32_t)(atomic_load(&s->value) - target) < 0) pthread_cond_wait(&s->changed, &s->lock);
     atomic_fetch_sub(&s->sleepers, 1);
     pthread_mutex_unlock(&s->lock);
-}
-
-static double ew_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 #endif

@@ -21,7 +21,6 @@
 #define EW_Q8_GROUP_BYTES(group) ((size_t)EW_PANEL * (2 + (group)))
 #define EW_Q4_GROUP_BYTES(group) ((size_t)EW_PANEL * (4 + (group) / 2))
 #define EW_PREFETCH 4096   /* bytes ahead */
-#define EW_PREFETCH_ROWS 3 /* fewer leave it to the processor, which then does better: int4 gains half, int8 a twentieth */
 #define EW_UNROLLED 64 /* elements along k, written out in the kernel's loop */
 
 enum { EW_F32, EW_BF16, EW_Q8, EW_Q4 };

@@ -3,26 +3,29 @@
 #define EW_ROWS_H
 
 #include "gemm.h"
-#include "hadamard.h"
 
-#define EW_MAX_GROUP 256
-#define EW_UNTURN 0.125f /* 1 / sqrt(EW_ROTATED), which scales a rotation */
 #define EW_ROW(type, base, stride, row) ((type *)((base) + (size_t)(row) * (stride)))
 
-/* RMS norm of each run of `width` floats; `n` floats in all, `width` a multiple of 4 (arXiv:1910.07467).
- * Squares are summed in EW_LANES chains, then over lanes, then the rest one by one. */
+/* What RMS norm multiplies a run of `width` floats by (arXiv:1910.07467). Squares are summed in EW_LANES chains,
+ * then over lanes, then the rest one by one. */
+EW_INLINE float ew_rms_scale(const float *x, int width, float eps) {
+    vf squares = vf_zero();
+    int i = 0;
+    for (; i + EW_LANES <= width; i += EW_LANES) {
+        vf v = vf_load(x + i);
+        squares = vf_fma(v, v, squares);
+    }
+    float total = vf_sum(squares);
+    for (; i < width; i++) total += x[i] * x[i];
+    return 1.0f / __builtin_sqrtf(total / (float)width + eps);
+}
+
+/* RMS norm of each run of `width` floats; `n` floats in all, `width` a multiple of 4. */
 EW_INLINE void ew_rms_norm_row(const float *x, float *y, const float *weight, int n, int width, float eps) {
     for (int start = 0; start < n; start += width) {
-        vf squares = vf_zero();
+        const float scale = ew_rms_scale(x + start, width, eps);
         int i = 0;
-        for (; i + EW_LANES <= width; i += EW_LANES) {
-            vf v = vf_load(x + start + i);
-            squares = vf_fma(v, v, squares);
-        }
-        float total = vf_sum(squares);
-        for (; i < width; i++) total += x[start + i] * x[start + i];
-        float scale = 1.0f / __builtin_sqrtf(total / (float)width + eps);
-        for (i = 0; i + EW_LANES <= width; i += EW_LANES) vf_store(y + start + i, vf_load(x + start + i) * scale * vf_load(weight + i));
+        for (; i + EW_LANES <= width; i += EW_LANES) vf_store(y + start + i, vf_load(x + start + i) * scale * vf_load(weight + i));
         for (; i < width; i++) y[start + i] = x[start + i] * scale * weight[i];
     }
 }
@@ -30,65 +33,30 @@ EW_NOINLINE __attribute__((unused)) void ew_rms_norm(const uint8_t *x, size_t x_
     for (int r = first; r < last; r++) ew_rms_norm_row(EW_ROW(const float, x, x_stride, r), EW_ROW(float, y, y_stride, r), weight, n, width, eps);
 }
 
-/* int8 by one inverse, 127 over the largest of `vectors` vectors, which is returned; `sum` is that of the bytes. With
- * a NaN or an infinity among them `broken` is NaN and the bytes are zeros; else it is 0. */
-EW_INLINE float ew_round_int8(const int vectors, const vf *v, int8_t *q, int32_t *sum, float *broken) {
-    vf most = vf_zero(), check = vf_zero();
-    EW_UNROLL
-    for (int i = 0; i < vectors; i++) {
-        most = vf_max(most, vf_abs(v[i]));
-        check += v[i] * 0.0f;
-    }
-    const float high = vf_maximum(most), inverse = high > 0 ? 127.0f / high : 0.0f;
-    vi total = vi_set1(0);
-    EW_UNROLL
-    for (int i = 0; i < vectors; i++) {
-        vi rounded = vi_from_vf(v[i] * inverse);
-        total += rounded;
-        vi_store_bytes(q + i * EW_LANES, rounded);
-    }
-    *sum = vi_sum(total);
-    *broken = vf_sum(check);
-    if (*broken != *broken) { /* whatever a conversion makes of a NaN */
-        memset(q, 0, (size_t)vectors * EW_LANES);
-        *sum = 0;
-    }
-    return high;
-}
-
-/* int8 in groups: each is rotated if the weights are, scale = max|x| / 127, q = round(x / scale); product.h has
- * the row's layout. `k` is padded to whole groups, `n` floats are there. A group that holds a NaN or an infinity
- * gets a scale of NaN, so that a broken row shows in its own logits instead of turning into finite nonsense. */
-EW_INLINE void ew_quantize_row(const int group, const int rotation, const float *x, uint8_t *y, int n, int k) {
-    const int groups = k / group;
-    for (int g = 0; g < groups; g++) {
-        vf turned[EW_MAX_GROUP / EW_LANES]; /* as many as the group has are used */
-        const float *from = x + g * group;
-        float padded[EW_MAX_GROUP] EW_ALIGNED;
-        if ((g + 1) * group > n) {
-            memset(padded, 0, sizeof padded);
-            memcpy(padded, from, (size_t)(n - g * group) * 4);
-            from = padded;
-        }
-        EW_UNROLL
-        for (int i = 0; i < group / EW_LANES; i++) turned[i] = vf_load(from + i * EW_LANES);
-        if (rotation)
+/* Both at once, over one run of `n` floats: the same numbers, without a row of floats in between. */
+EW_INLINE void ew_rms_norm_quantize_row(const int group, const int rotation, const float *x, const float *weight, float eps, uint8_t *y, int n, int k) {
+    const float scale = ew_rms_scale(x, n, eps);
+    for (int g = 0; g < k / group; g++) {
+        vf v[EW_MAX_GROUP / EW_LANES]; /* as many as the group has are used */
+        const float *from = x + g * group, *by = weight + g * group;
+        if ((g + 1) * group <= n) {
             EW_UNROLL
-            for (int i = 0; i < group / EW_LANES; i += EW_ROTATED / EW_LANES) ew_hadamard(turned + i, rotation);
-        int32_t total;
-        float broken;
-        const float high = ew_round_int8(group / EW_LANES, turned, (int8_t *)y + g * group, &total, &broken);
-        const float scale = (rotation ? high * EW_UNTURN : high) / 127.0f + broken;
-        memcpy(y + k + 4 * g, &scale, 4);
-        const int32_t offset = -EW_OFFSET * total;
-        const float scaled = (float)total * scale;
-        if (rotation) memcpy(y + k + 4 * (groups + g), &offset, 4);
-        else memcpy(y + k + 4 * (groups + g), &scaled, 4);
+            for (int i = 0; i < group / EW_LANES; i++) v[i] = vf_load(from + i * EW_LANES) * scale * vf_load(by + i * EW_LANES);
+        } else {
+            float padded[EW_MAX_GROUP] EW_ALIGNED;
+            for (int i = 0; i < group; i++) padded[i] = g * group + i < n ? from[i] * scale * by[i] : 0.0f;
+            EW_UNROLL
+            for (int i = 0; i < group / EW_LANES; i++) v[i] = vf_load(padded + i * EW_LANES);
+        }
+        ew_quantize_group(group, rotation, v, y, k, g);
     }
 }
 #define EW_DEFINE_QUANTIZE(NAME, GROUP, ROTATION)                                                \
     EW_NOINLINE __attribute__((unused)) void ew_quantize_##NAME(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, int n, int k, int first, int last) { \
         for (int r = first; r < last; r++) ew_quantize_row(GROUP, ROTATION, EW_ROW(const float, x, x_stride, r), EW_ROW(uint8_t, y, y_stride, r), n, k); \
+    }                                                                                            \
+    EW_NOINLINE __attribute__((unused)) void ew_rms_norm_quantize_##NAME(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, const float *weight, float eps, int n, int k, int first, int last) { \
+        for (int r = first; r < last; r++) ew_rms_norm_quantize_row(GROUP, ROTATION, EW_ROW(const float, x, x_stride, r), weight, eps, EW_ROW(uint8_t, y, y_stride, r), n, k); \
     }
 
 /* Rotates pairs (i, i + half) of each head by its position's angle (arXiv:2104.09864, half-split form).

@@ -8,9 +8,7 @@
 
 #include <stdlib.h>
 #include "engine.h"
-#include "isa.h"
-
-typedef struct { float value; int32_t id; } ew_candidate;
+#include "top.h"
 
 typedef struct {
     float *adjusted;          /* [vocab padded to whole vectors]: logits after penalties, then weights */
@@ -87,17 +85,6 @@ static double ew_log_sum_exp(const float *x, int n, float high) {
     return ew_log(total) + (double)high;
 }
 
-/* The `count` likeliest tokens, sorted, into `out`; ties by id. */
-static void ew_top(const float *x, int n, int count, ew_candidate *out) {
-    int have = 0;
-    for (int i = 0; count > 0 && i < n; i++) {
-        if (have == count && !(x[i] > out[have - 1].value)) continue;
-        int at = have < count ? have++ : have - 1;
-        for (; at > 0 && x[i] > out[at - 1].value; at--) out[at] = out[at - 1];
-        out[at] = (ew_candidate){x[i], i};
-    }
-}
-
 /* Penalties as in the CTRL paper (arXiv:1909.05858) and OpenAI's API, then bias, then the mask. */
 static void ew_adjust(const ew_sampling *s, int row, const float *logits, int vocab, ew_sample_scratch *z) {
     float *x = z->adjusted;
@@ -121,10 +108,9 @@ static void ew_adjust(const ew_sampling *s, int row, const float *logits, int vo
     }
 }
 
-/* The candidates that the filters leave, likeliest first, with their weights; returns how many.
+/* The candidates that top-p and min-p leave of all tokens, likeliest first, with their weights; returns how many.
  * Only tokens within a distance of the best are sorted: the distance doubles until the filters are decided. */
-static int ew_filter(const float *x, int vocab, int top_k, float top_p, float min_p, double total, ew_candidate *out) {
-    const int limit = top_k > 0 && top_k < vocab ? top_k : vocab;
+static int ew_filter(const float *x, int vocab, float top_p, float min_p, double total, ew_candidate *out) {
     for (float floor = 0.0183156389f;; floor = floor * floor) { /* weights are e^-4, e^-8, ... of the best */
         int n = 0;
         double mass = 0;
@@ -134,17 +120,43 @@ static int ew_filter(const float *x, int vocab, int top_k, float top_p, float mi
                 out[n++] = (ew_candidate){x[i], i};
                 mass += (double)x[i];
             }
-        const int enough = all || n >= limit || (limit == vocab && mass >= (double)top_p * total) || (min_p > 0 && min_p >= floor && (limit == vocab || top_p >= 1));
+        const int enough = all || mass >= (double)top_p * total || (min_p > 0 && min_p >= floor);
         if (!enough) continue;
         qsort(out, (size_t)n, sizeof *out, ew_candidate_order);
-        if (n > limit) n = limit;
-        double kept = 0, sum = 0;
-        for (int i = 0; i < n; i++) kept += (double)out[i].value;
-        if (limit == vocab) kept = total;
+        double sum = 0;
         int count = 0;
-        while (count < n && (count == 0 || (sum < (double)top_p * kept && out[count].value >= min_p))) sum += (double)out[count++].value;
+        while (count < n && (count == 0 || (sum < (double)top_p * total && out[count].value >= min_p))) sum += (double)out[count++].value;
         return count;
     }
+}
+
+static float ew_slope(const ew_sampling *s, int row) { return EW_LOG2E / (s->temperature[row] > 1e-37f ? s->temperature[row] : 1e-37f); } /* stays finite */
+
+/* Draws one of `count` candidates, whose values are weights, by the row's random number. */
+static int ew_draw_among(const ew_sampling *s, int row, const ew_candidate *candidates, int count) {
+    const double uniform = ew_philox(s->seeds[row], (uint64_t)s->positions[row]);
+    double kept = 0, passed = 0;
+    for (int i = 0; i < count; i++) kept += (double)candidates[i].value;
+    for (int i = 0; i < count; i++) {
+        passed += (double)candidates[i].value;
+        if (passed > uniform * kept) return candidates[i].id;
+    }
+    return candidates[count - 1].id;
+}
+
+/* Draws from the row's top-k logits, sorted; they become weights here. `high` is the highest of them. */
+static int ew_draw_top(const ew_sampling *s, int row, float high, ew_top_list *t) {
+    const float slope = ew_slope(s, row);
+    double kept = 0, sum = 0;
+    int n = 0, count = 0;
+    for (; n < t->count; n++) {
+        const float weight = vf_exp2(vf_set1((t->items[n].value - high) * slope))[0];
+        if (!(weight > 0)) break;
+        t->items[n].value = weight;
+        kept += (double)weight;
+    }
+    while (count < n && (count == 0 || (sum < (double)s->top_p[row] * kept && t->items[count].value >= s->min_p[row]))) sum += (double)t->items[count++].value;
+    return count ? ew_draw_among(s, row, t->items, count) : -1;
 }
 
 static int ew_draw(const ew_sampling *s, int row, int vocab, ew_sample_scratch *z) {
@@ -152,7 +164,12 @@ static int ew_draw(const ew_sampling *s, int row, int vocab, ew_sample_scratch *
     const float high = ew_highest(x, vocab);
     if (!(high - high == 0)) return -1;
     if (s->temperature[row] <= 0) return ew_argmax(x, vocab);
-    const float slope = EW_LOG2E / (s->temperature[row] > 1e-37f ? s->temperature[row] : 1e-37f); /* stays finite */
+    if (s->top_k[row] > 0 && s->top_k[row] < vocab) {
+        ew_top_list t = {s->top_k[row], 0, z->candidates};
+        ew_top(x, vocab, &t);
+        return ew_draw_top(s, row, high, &t);
+    }
+    const float slope = ew_slope(s, row);
     double total = 0;
     for (int i = 0; i < vocab; i += EW_LANES) {
         float part[EW_LANES] EW_ALIGNED;
@@ -164,31 +181,32 @@ static int ew_draw(const ew_sampling *s, int row, int vocab, ew_sample_scratch *
         total += (double)vf_sum(w);
     }
     if (!(total > 0)) return -1;
+    if (s->top_k[row] > 0 || s->top_p[row] < 1 || s->min_p[row] > 0) {
+        const int count = ew_filter(x, vocab, s->top_p[row], s->min_p[row], total, z->candidates);
+        return ew_draw_among(s, row, z->candidates, count);
+    }
     const double uniform = ew_philox(s->seeds[row], (uint64_t)s->positions[row]);
     double passed = 0;
-    if (s->top_k[row] <= 0 && s->top_p[row] >= 1 && s->min_p[row] <= 0) {
-        int last = 0;
-        for (int i = 0; i < vocab; i++) {
-            if (!(x[i] > 0)) continue;
-            last = i;
-            passed += (double)x[i];
-            if (passed > uniform * total) return i;
-        }
-        return last;
+    int last = 0;
+    for (int i = 0; i < vocab; i++) {
+        if (!(x[i] > 0)) continue;
+        last = i;
+        passed += (double)x[i];
+        if (passed > uniform * total) return i;
     }
-    const int count = ew_filter(x, vocab, s->top_k[row], s->top_p[row], s->min_p[row], total, z->candidates);
-    double kept = 0;
-    for (int i = 0; i < count; i++) kept += (double)z->candidates[i].value;
-    for (int i = 0; i < count; i++) {
-        passed += (double)z->candidates[i].value;
-        if (passed > uniform * kept) return z->candidates[i].id;
-    }
-    return z->candidates[count - 1].id;
+    return last;
 }
 
-/* A row whose answer is the plain highest logit needs none of the above. */
-EW_INLINE int ew_is_greedy(const ew_sampling *s, int row) {
-    return s->temperature[row] <= 0 && s->num_logprobs[row] < 0 && !s->masks && s->history_starts[row] == s->history_starts[row + 1] && s->bias_starts[row] == s->bias_starts[row + 1];
+/* Whether nothing but a row's own logits is needed, as they come from the head. */
+EW_INLINE int ew_is_plain(const ew_sampling *s, int row) {
+    return s->num_logprobs[row] < 0 && !s->masks && s->history_starts[row] == s->history_starts[row + 1] && s->bias_starts[row] == s->bias_starts[row + 1];
+}
+
+/* How many of the highest plain logits decide a row: 0 for a greedy one, -1 if they do not. */
+EW_INLINE int ew_decided_by(const ew_sampling *s, int row, int vocab) {
+    if (!ew_is_plain(s, row)) return -1;
+    if (s->temperature[row] <= 0) return 0;
+    return s->top_k[row] > 0 && s->top_k[row] < vocab ? s->top_k[row] : -1;
 }
 
 static void ew_sample_row(const ew_sampling *s, int row, const float *logits, int vocab, ew_result *result, ew_sample_scratch *z) {
@@ -200,8 +218,9 @@ static void ew_sample_row(const ew_sampling *s, int row, const float *logits, in
     if (n < 0 || token < 0) return;
     const double sum = ew_log_sum_exp(logits, vocab, ew_highest(logits, vocab));
     result->logprobs[row] = (float)((double)logits[token] - sum);
-    ew_top(logits, vocab, n, z->candidates);
-    for (int i = 0; i < n; i++) {
+    ew_top_list t = {n, 0, z->candidates};
+    if (n) ew_top(logits, vocab, &t);
+    for (int i = 0; i < t.count; i++) {
         result->top_ids[(size_t)row * s->top_logprobs + i] = z->candidates[i].id;
         result->top_logprobs[(size_t)row * s->top_logprobs + i] = (float)((double)z->candidates[i].value - sum);
     }

@@ -18,8 +18,6 @@
 #include "pool.h"
 #include "sample.h"
 
-#define EW_COLUMN_ROWS 24  /* a thread: below this many tokens a step is split by columns */
-#define EW_REDUNDANT_ROWS 2 /* up to here every part does row ops for itself and saves a stage */
 #define EW_RING 8 /* steps whose facts are kept: a late thread may still be looking at an old one */
 
 typedef struct {
@@ -42,7 +40,7 @@ typedef struct {
     int deferred;            /* some token ids name rows of the step before */
     int32_t *ids, *positions, *sequences; /* [tokens] */
     int32_t *tokens;         /* [rows], sampled */
-    uint8_t *wanted;         /* [rows]: its logits are stored */
+    uint8_t *wanted;         /* [rows]: how many of the highest logits the head keeps, or EW_HEAD_ALL */
     double started;
     uint64_t number;
     int attention_items;     /* in each phase that begins with attention */
@@ -66,6 +64,7 @@ struct ew_engine {
     ew_best *best;           /* [parts][rows] */
     ew_attention_scratch *attention; /* [threads] */
     ew_sample_scratch *samplers; /* [threads] */
+    float *groups;           /* [threads][EW_GROUP_ROWS][EW_MAX_GROUP] */
     size_t column_rows, tile_bytes, logits_stride;
     ew_step steps[EW_RING];
     uint64_t launched, waited;
@@ -89,13 +88,28 @@ EW_INLINE void ew_lap(ew_engine *e, int thread, int slot) {
     l->since = now;
 }
 
-/* This part's share of a product's panels. */
-EW_INLINE void ew_share(const ew_engine *e, ew_product *m, const ew_span *s, int panels) {
+EW_INLINE int ew_bucket(int rows) {
+    int bucket = 0;
+    while (bucket < EW_BUCKETS - 1 && rows > 1 << bucket) bucket++;
+    return bucket;
+}
+
+/* This part's share of the panels of product number `product`, in runs of `unit` panels, and how it is computed. */
+EW_INLINE void ew_share(const ew_engine *e, ew_product *m, const ew_span *s, int product, int panels, int unit) {
+    const uint8_t tactic = e->options.products[product * EW_BUCKETS + ew_bucket(s->rows)];
+    m->block_rows = tactic & (EW_AHEAD - 1);
+    m->ahead = tactic & EW_AHEAD;
+    const int64_t units = (panels + unit - 1) / unit;
+    const int last = (int)(units * (s->part + 1) / s->parts) * unit;
     m->rows = s->rows;
     m->tiles = e->tiles_granted;
-    m->first_panel = (int)((int64_t)panels * s->part / s->parts);
-    m->last_panel = (int)((int64_t)panels * (s->part + 1) / s->parts);
+    m->first_panel = (int)(units * s->part / s->parts) * unit;
+    m->last_panel = last < panels ? last : panels;
 }
+
+/* Whether parts of a product can be whole groups of the rounding behind it and are still about equal: then each
+ * part rounds its own, and the stage that would do so falls away. */
+EW_INLINE int ew_rounds_itself(int groups, int parts) { return groups % parts == 0 || groups >= 8 * parts; }
 
 static void ew_write_kv(ew_engine *e, const ew_step *p, const ew_span *s, int layer, const uint8_t *k, size_t k_stride, const uint8_t *v, size_t v_stride) {
     for (int r = s->split_first; r < s->split_last; r++) {

@@ -54,6 +54,11 @@ KV_FORMATS = click.Choice(["f32", "f16", "bf16", "int8", "fp8"])
 @click.option("--max-batch-size", type=int, help="Sequences in a step.")
 @click.option("--max-num-tokens", type=int, help="Tokens in a step.")
 @click.option("--max-seq-len", type=int, help="Prompt and answer of one sequence, in tokens.")
+@click.option(
+    "--tactics",
+    type=click.Choice(["fast", "full"]),
+    help="Measure here how products and steps are best cut; a cost model chooses by default.",
+)
 @click.option("--cc", help="C compiler to use instead of the one that comes with the package.")
 @click.option(
     "--dump-passes",

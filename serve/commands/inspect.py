@@ -6,12 +6,15 @@ import sys
 from pathlib import Path
 
 import click
+import msgspec
 from rich.console import Console
 from rich.markup import escape
+from rich.pretty import Pretty
 from rich.table import Table
 
 from ...runtime.artifact import open_engine, read_manifest
 from ...runtime.manifest import Manifest, encode_manifest
+from ...runtime.tactics_cpu import BUCKETS, CpuTactics
 from ..units import human_bytes, human_count, human_seconds
 
 _PIPE_WIDTH = 200  # characters; a pipe has no width of its own
@@ -21,7 +24,8 @@ _PIPE_WIDTH = 200  # characters; a pipe has no width of its own
 @click.argument("engine", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 @click.option("--tensors", is_flag=True, help="List every tensor too.")
-def command(engine: Path, as_json: bool, tensors: bool) -> None:
+@click.option("--tactics", is_flag=True, help="Show how products and steps are cut too.")
+def command(engine: Path, as_json: bool, tensors: bool, tactics: bool) -> None:
     """Print what ENGINE is: its model, its target, its limits and how accurate it is."""
     manifest = read_manifest(engine)
     if as_json:
@@ -32,6 +36,8 @@ def command(engine: Path, as_json: bool, tensors: bool) -> None:
     console.print(_files(manifest))
     if tensors:
         console.print(_tensors(manifest))
+    if tactics:
+        _print_tactics(console, manifest)
     open_engine(engine)  # a damaged engine is described first and refused then
 
 
@@ -99,6 +105,29 @@ def _files(manifest: Manifest) -> Table:
     for name, facts in manifest.files.items():
         table.add_row(escape(name), human_bytes(facts.bytes), f"{facts.sha256[:16]}...")
     return table
+
+
+def _print_tactics(console: Console, manifest: Manifest) -> None:
+    """Print a CPU engine's tactics as a table; another target's own report as it is."""
+    if manifest.target.tensorrt is not None:
+        console.print(Pretty(manifest.tactics))
+        return
+    tactics = msgspec.convert(manifest.tactics, CpuTactics)
+    console.print(
+        f"Tactics by {escape(tactics.chosen_by)}: tiles of {tactics.tile_rows} tokens, columns "
+        f"below {tactics.column_rows} tokens a thread, row ops done by every thread up to "
+        f"{tactics.redundant_rows} rows.\nRows that are multiplied at once, by rows of the step; "
+        "p: the panel is prefetched; where it was measured, microseconds of one call."
+    )
+    columns = ["product", *(f"to {most}" for most in BUCKETS), "more"]
+    table = Table(*columns, box=None)
+    for product in tactics.products:
+        cells: list[str] = []
+        for index, rows in enumerate(product.block_rows):
+            took = f" {product.microseconds[index]:.0f}" if product.microseconds else ""
+            cells.append(f"{rows}{'p' if product.prefetch[index] else ''}{took}")
+        table.add_row(escape(product.name), *cells)
+    console.print(table)
 
 
 def _tensors(manifest: Manifest) -> Table:

@@ -55,7 +55,12 @@ def scheduling_options(command: Command) -> Command:
             help="Time from token to token that prompts leave to answers; 0 is no bound.",
         ),
         click.option("--tenant-weight", multiple=True, help="NAME=WEIGHT; may be repeated."),
-        click.option("--overlap", is_flag=True, help="Launch a step before the last is read."),
+        click.option(
+            "--overlap/--no-overlap",
+            default=_DEFAULTS.overlap,
+            show_default=True,
+            help="Launch a step before the last is read.",
+        ),
         click.option(
             "--speculative",
             metavar="ngram|ENGINE",

@@ -5,10 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
+from .peer import OURS
 from .peer.base import Library, Peer, PeerError, Variant, WorkerLibrary
 from .peer.models import Model
 from .peer.process import Patience, ProcessError
 from .results import Results, say
+from .roof import shares
 
 CONTEXT, NEW = 128, 64  # tokens
 PREFILLS = (128, 1024)
@@ -36,6 +38,15 @@ def prepare(
                 continue
             variants += [Variant(peer, fmt, path) for path in peer.paths]
     return variants
+
+
+def against_roof(variants: Sequence[Variant], out: Results) -> None:
+    """Note what our engines, by themselves, use of what the machine can do."""
+    for variant in variants:
+        if out.roof is not None and variant.peer.name == OURS and variant.path == "session":
+            speeds = [out.median(variant.name, f) for f in ("decode_1", f"prefill_{PREFILLS[-1]}")]
+            engine = variant.peer.path_of(variant.format)
+            out.shares[variant.name] = shares(out.roof, engine, *speeds)
 
 
 def library(variants: Sequence[Variant], rounds: int, patience: Patience, out: Results) -> None:

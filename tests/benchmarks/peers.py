@@ -21,10 +21,13 @@ from .peer import OURS, QUICK, all_peers
 from .peer.base import Peer
 from .peer.models import ROOT, smollm2
 from .peer.process import Patience, claim_processor
+from .peer.synthetic import synthetic_1b
 from .report import Report
 from .results import Results, say
+from .roof import measure_roof
 
 PHASES = ("quality", "library", "http")
+MODELS = {"smollm2": smollm2, "synthetic-1b": synthetic_1b}
 PATIENCE, QUICK_PATIENCE = 900.0, 100.0  # seconds a phase for repeats under foreign load
 
 
@@ -37,15 +40,17 @@ def main() -> None:
     peers = _chosen(options.peers, options.quick)
     formats = _formats(options.formats, peers, options.quick)
     out = Results()
-    model = smollm2()
+    model = MODELS[options.model]()
     variants = library.prepare(peers, model, formats, out)
-    phases = options.only or PHASES
+    phases = options.only or (PHASES if options.model == "smollm2" else ("library",))
     patience = QUICK_PATIENCE if options.quick else PATIENCE
     try:
         if "quality" in phases:
             quality.quality(variants, model, out)
         if "library" in phases:
+            out.roof = measure_roof()
             library.library(variants, options.rounds, Patience(patience), out)
+            library.against_roof(variants, out)
         if "http" in phases:
             over_http.http(variants, max(1, options.rounds - 1), Patience(patience), out)
     except KeyboardInterrupt:
@@ -53,12 +58,13 @@ def main() -> None:
         out.failures["the run"] = "stopped before its end; figures that a peer lacks have no ratio"
         say("peers: stopped; this is what there is")
     command = "python -m tests.benchmarks.peers " + shlex.join(sys.argv[1:])
-    report = Report(out, peers, command.strip(), options.rounds)
+    report = Report(out, peers, model, command.strip(), options.rounds)
     print(report.text())
     if options.json:
         report.write_json(options.json)
     if options.write_docs:
-        report.write_docs(ROOT / "docs" / "benchmarks.md")
+        suffix = "" if options.model == "smollm2" else f"-{options.model}"
+        report.write_docs(ROOT / "docs" / f"benchmarks{suffix}.md")
     if not out.figures and not out.quality:
         say("peers: nothing could be measured")
         sys.exit(1)
@@ -75,10 +81,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--formats", metavar="LIST", help="of every peer, those it has, for example int8,Q8_0"
     )
+    parser.add_argument(
+        "--model", choices=MODELS, default="smollm2", help="smollm2, or 1.1 billion random weights"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="one less over HTTP; 3 by default")
     parser.add_argument("--only", action="append", choices=PHASES, help="may be repeated")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the run as one object")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks.md")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks*.md")
     parser.add_argument(
         "--nice",
         type=int,

@@ -8,13 +8,15 @@ import statistics
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from .library import DECODES, PREFILLS
 from .peer import OURS
 from .peer.base import Peer, Variant
-from .peer.models import ROOT
+from .peer.models import ROOT, Model
+from .pictures import draw
 from .results import Results
 
 LIBRARY_FIGURES = [*(f"prefill_{n}" for n in PREFILLS), *(f"decode_{n}" for n in DECODES)]
@@ -26,14 +28,24 @@ _RATIOS = [
     *HTTP_FIGURES,
 ]
 _FOUR_BITS = ("Q4_0", "Q4_1", "int4")
+_ORIGINS = {  # of the weights, by page
+    "benchmarks": "The model's weights are a Q4_1 file, dequantized to f32 for everybody; so "
+    "llama.cpp's Q4_1, which reads the file itself, loses nothing\nby quantization, and Q4_0 loses "
+    "twice.",
+    "benchmarks-synthetic-1b": "The weights are random, in the shape of TinyLlama 1.1B: they show "
+    "speed, and nothing about quality.",
+}
 _BUSY = 0.1  # foreign cores above which a figure is marked
 
 
 class Report:
     """Everything that is said about one run."""
 
-    def __init__(self, results: Results, peers: Sequence[Peer], command: str, rounds: int) -> None:
-        self.results, self.peers, self.command, self.rounds = results, peers, command, rounds
+    def __init__(
+        self, results: Results, peers: Sequence[Peer], model: Model, command: str, rounds: int
+    ) -> None:
+        self.results, self.peers, self.model = results, peers, model
+        self.command, self.rounds = command, rounds
         self.kinds = {
             Variant(peer, fmt, path).name: (peer, fmt)
             for peer in peers
@@ -108,6 +120,9 @@ class Report:
             "best_peer": best,
             "fastest_peer": fastest,
             "session_ratios_to_best_peer": plain(self.ratios("int8", "session", True)),
+            "model": self.model.name,
+            "roof": asdict(self.results.roof) if self.results.roof else None,
+            "roof_shares": self.results.shares,
             "quality": self.results.quality,
             "figures": self.results.figures,
             "foreign_cores": self.results.foreign,
@@ -123,6 +138,7 @@ class Report:
         parts = [
             self._ratio_table(),
             self._speed_table("Library: tokens/s, medians of the rounds", LIBRARY_FIGURES),
+            self._roof_table(),
             self._speed_table("HTTP: output tokens/s", [*HTTP_FIGURES, BURSTS]),
             self._latency_table(),
             self._quality_table(),
@@ -167,6 +183,24 @@ class Report:
             return ""
         return f"### {title}\n\n{_table(['engine', 'KL', *figures], rows)}"
 
+    def _roof_table(self) -> str:
+        roof = self.results.roof
+        if roof is None or not self.results.shares:
+            return ""
+        head = [
+            "engine",
+            "read a token",
+            "decode_1: of the reading",
+            "prefill_1024: of int8 products",
+        ]
+        rows = [[name, *cells] for name, cells in self.results.shares.items()]
+        return (
+            "### Our engines and the roof\n\nTwo threads read "
+            f"{roof.bytes_per_second / 1e9:.1f} GB/s from memory and multiply "
+            f"{roof.macs_per_second / 1e9:.0f} G int8 pairs a second here, at most.\n\n"
+            + _table(head, rows)
+        )
+
     def _cell(self, name: str, figure: str) -> str:
         values = self.results.figures[name].get(figure)
         if not values:
@@ -205,16 +239,24 @@ class Report:
         rows = [f"* {key}: {value}" for key, value in self.facts.items()]
         rows += [f"* {peer.name}: {peer.version}" for peer in self.peers]
         head = (
-            "# Benchmarks\n\nenginewright beside other engines: the same model from the same "
-            "weights, two threads, interleaved rounds.\nThe model's weights are a Q4_1 file, "
-            "dequantized to f32 for everybody; so llama.cpp's Q4_1, which reads the file itself, "
-            "loses nothing\nby quantization, and Q4_0 loses twice.\n\nDecode: that many sequences "
-            "of 128 tokens, 64 new ones each. HTTP: chat prompts of about 127 tokens, 64 generated "
-            "each; the shared prefix is 512 words.\n`executor` and HTTP are the whole product; "
-            "`session` is the compiled engine alone.\n\n"
+            f"# Benchmarks: {self.model.name}\n\nenginewright beside other engines: the same "
+            "model from the same weights, two threads, interleaved rounds.\n"
+            f"{_ORIGINS[path.stem]}\n\n"
+            "Decode: that many sequences of 128 tokens, 64 new ones each. HTTP: chat prompts of "
+            "about 127 tokens, 64 generated each; the shared prefix is 512 words.\n`executor` and "
+            "HTTP are the whole product; `session` is the compiled engine alone.\n\n"
             f"Made by `{self.command}`.\n\n" + "\n".join(rows) + "\n\n"
         )
-        path.write_text(head + self.text())
+        path.write_text(head + self._pictures(path) + self.text())
+
+    def _pictures(self, page: Path) -> str:
+        """Draw what was measured next to a page, and return the lines that show it."""
+        lines: list[str] = []
+        for level, figures in (("library", LIBRARY_FIGURES), ("http", HTTP_FIGURES)):
+            picture = page.parent / "images" / f"{page.stem}-{level}.svg"
+            if draw(self.results, figures, "tokens/s", picture):
+                lines.append(f"![{level}: tokens a second](images/{picture.name})\n\n")
+        return "".join(lines)
 
     def write_json(self, path: Path) -> None:
         """Write the run as one JSON object."""

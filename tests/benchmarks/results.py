@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+from .roof import Roof
+
 
 @dataclass
 class Results:
@@ -17,6 +19,8 @@ class Results:
     http: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
     quality: dict[str, dict[str, float]] = field(default_factory=dict)  # peer + format -> ...
     failures: dict[str, str] = field(default_factory=dict)
+    roof: Roof | None = None
+    shares: dict[str, list[str]] = field(default_factory=dict[str, list[str]])  # variant -> roof's
     stopped: bool = False  # before its end: a figure that a peer lacks says nothing about it
 
     def add(self, variant: str, figure: str, value: float, foreign: float) -> None:

@@ -20,6 +20,8 @@ ATTENTION: dict[str, Any] = {
 }
 KV: dict[str, Any] = {name: ATTENTION[name] for name in ("layer", "num_kv_heads", "head_dim")}
 PLAIN = {"epilogue": ""}
+SWIGLU = {"epilogue": "swiglu"}
+GROUPS = {"group": 32, "rotation": 0}
 
 
 def x(*shape: int | str, dtype: DType = DType.F32) -> Value:
@@ -59,6 +61,8 @@ GOOD: list[tuple[str, list[Value | None], dict[str, Any], DType, Shape]] = [
     ("swiglu", [x()], {}, DType.F32, ("tokens", 16)),
     ("quantize", [x()], {"group": 32, "rotation": 0}, DType.Q8, T32),
     ("quantize", [x()], {"group": 24, "rotation": 8}, DType.Q8, T32),
+    ("rms_norm_quantize", [x(), w(32)], {"eps": 1e-5, **GROUPS}, DType.Q8, T32),
+    ("linear_quantize", [x(), w(6, 32), None], {**SWIGLU, **GROUPS}, DType.Q8, ("tokens", 3)),
     ("kv_write", [x("tokens", 16), x("tokens", 16), BATCH], KV, DType.KV, ()),
     ("attention", [x(), CACHE, BATCH], ATTENTION, DType.F32, T32),
 ]
@@ -93,6 +97,14 @@ BAD: list[tuple[str, list[Value | None], dict[str, Any], str]] = [
     ("quantize", [x()], {"group": 0, "rotation": 0}, "groups of 1 or more"),
     ("quantize", [x()], {"group": 96, "rotation": 64}, "whole rotated blocks"),
     ("quantize", [x()], {"group": 96, "rotation": 48}, "whole rotated blocks"),
+    ("rms_norm_quantize", [x(), w(8)], {"eps": 1e-5, **GROUPS}, r"weight\[K\]"),
+    (
+        "linear_quantize",
+        [x(), w(6, 32), None],
+        {**SWIGLU, "group": 0, "rotation": 0},
+        "groups of 1",
+    ),
+    ("linear_quantize", [x(), w(7, 32), None], {**SWIGLU, **GROUPS}, "up rows"),
 ]
 
 

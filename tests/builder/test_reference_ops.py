@@ -146,6 +146,17 @@ def test_a_rotated_outlier_costs_its_neighbours_little() -> None:
     assert errors[1] < errors[0] / 3
 
 
+def test_fused_rounding_is_the_rounding_of_what_came_before() -> None:
+    groups = {"group": 8, "rotation": 4}
+    x, norm, weight, bias = rows(3, 16), rows(16), rows(20, 16), rows(20)
+    plain = mean("rms_norm", x, norm, eps=0.1)
+    fused = mean("rms_norm_quantize", x, norm, eps=0.1, **groups)
+    assert np.array_equal(fused.dequantize(), quantize(plain, groups).dequantize())
+    plain = mean("linear", x, weight, bias, None, epilogue="swiglu")
+    fused = mean("linear_quantize", x, weight, bias, epilogue="swiglu", **groups)
+    assert np.array_equal(fused.dequantize(), quantize(plain, groups).dequantize())
+
+
 def test_quantize_rounds_halves_to_even() -> None:
     x = np.array([[127.0, 0.5, 1.5, -2.5]], np.float32)
     assert quantize(x, {"group": 4, "rotation": 0}).values.tolist() == [[127, 0, 2, -2]]

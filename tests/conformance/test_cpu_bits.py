@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from enginewright.builder.targets.cpu.isa import find_level
+from enginewright.runtime import machine
+from enginewright.runtime.tactics_cpu import BUCKETS, CpuTactics
 from tests.support.cpu_engine import FAMILY_SPECS, EngineCache, Spec, make_batch, random_ids
 from tests.support.generate import (
     Lane,
@@ -50,6 +54,37 @@ def test_tokens_and_logprobs_are_those_of_a_prompt_alone(spec: Spec, engines: En
         with engines.session(spec, threads, BLOCKS) as session:
             run_lanes(session, [lanes[i] for i in order], chunk)
         assert results(lanes) == expected, f"batch of 32, {threads} threads, chunks of {chunk}"
+
+
+@EVERY_SPEC
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+def test_forced_tactics_change_no_bit(spec: Spec, engines: EngineCache, threads: int) -> None:
+    expected = alone(engines, spec, threads=1, chunk=64)
+    usual = msgspec.convert(engines.get(spec).manifest.tactics, CpuTactics)
+    level = find_level(spec.build.isa, machine.detect())
+    random, buckets = np.random.default_rng([threads, len(usual.products)]), len(BUCKETS) + 1
+    for tile_rows, column_rows, redundant_rows in ((16, 1, 0), (48, 9, 5), (192, 500, 2)):
+        products = [
+            msgspec.structs.replace(
+                product,
+                block_rows=random.integers(
+                    1, level.max_rows, len(BUCKETS) + 1, endpoint=True
+                ).tolist(),
+                prefetch=random.integers(0, 2, buckets).astype(bool).tolist(),
+            )
+            for product in usual.products
+        ]
+        tactics = CpuTactics(
+            chosen_by="a test",
+            tile_rows=tile_rows,
+            column_rows=column_rows,
+            redundant_rows=redundant_rows,
+            products=products,
+        )
+        lanes = make_lanes(make_prompts(spec), blocks=BLOCKS, placement=tile_rows)
+        with engines.session(spec, threads, BLOCKS, tactics) as session:
+            run_lanes(session, lanes, 130)
+        assert results(lanes) == expected, tactics
 
 
 @EVERY_SPEC

@@ -76,6 +76,33 @@ def test_draws_are_of_the_logits_that_the_engine_gives(spec: Spec, engines: Engi
         assert choose(sampling, row, logits[row]).accepts(int(result.tokens[row])), row
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("spec", LLAMAS, ids=lambda spec: spec.name)
+def test_what_the_head_keeps_decides_as_all_logits_do(
+    spec: Spec, threads: int, engines: EngineCache
+) -> None:
+    """Candidates that the head found against logits that were stored; ties are among them."""
+    ids = random_ids(spec, 200, 8)
+    batch = make_batch([ids], [0], [range(7)])
+    rows = np.arange(200)
+    fields = {
+        "temperature": 0.1 + rows % 7,
+        "top_k": np.where(rows % 2, 1 + rows % 64, 1 + rows),  # 64 is the most that it keeps
+        "top_p": np.where(rows % 3, 1.0, 0.6).astype(np.float32),
+        "min_p": np.where(rows % 5, 0.0, 0.2).astype(np.float32),
+        "seeds": rows,
+    }
+    bias = {"bias_ids": np.zeros(200, np.int32), "bias_values": np.zeros(200, np.float32)}
+    with engines.session(spec, threads) as session:
+        logits = session.logits(batch)
+        found = step(session, batch, **fields)
+        stored = step(session, batch, bias_starts=np.arange(201, dtype=np.int32), **bias, **fields)
+    assert found.tokens.tolist() == stored.tokens.tolist()
+    sampling = make_sampling(200, **fields)
+    for row in range(200):
+        assert choose(sampling, row, logits[row]).accepts(int(found.tokens[row])), row
+
+
 @pytest.mark.parametrize("spec", MISTRALS, ids=lambda spec: spec.name)
 def test_a_row_of_nan_harms_only_itself(spec: Spec, engines: EngineCache, tmp_path: Path) -> None:
     """One row of the embedding table is spoilt: who has that token fails, the others do not."""

@@ -68,10 +68,10 @@ def assert_close(found: Any, expected: Any, tolerance: float = 2e-6) -> None:
 
 
 def test_the_headers_have_the_facts_that_the_builder_packs_for(kernels: Kernels) -> None:
-    facts = np.zeros(3, np.int32)
+    facts = np.zeros(4, np.int32)
     kernels.library.test_facts(c_void_p(address(facts)))
     level = kernels.level
-    assert facts.tolist() == [level.lanes, level.panel, level.offset]
+    assert facts.tolist() == [level.lanes, level.panel, level.offset, level.max_rows]
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -111,6 +111,15 @@ def test_a_row_of_a_product_has_the_same_bits_in_any_company(kernels: Kernels, f
         np.testing.assert_array_equal(some.view(np.uint32), everything[first:last].view(np.uint32))
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_blocks_and_prefetches_change_no_bit(kernels: Kernels, format: str) -> None:
+    x, weight = random(29, 300), random(77, 300, seed=1)
+    expected = kernels.gemm(x, weight, format).view(np.uint32)
+    for rows in range(1, kernels.level.max_rows + 1):
+        found = kernels.gemm(x, weight, format, block_rows=rows, ahead=rows % 2 == 0)
+        np.testing.assert_array_equal(found.view(np.uint32), expected)
+
+
 def test_a_product_writes_its_own_panels_only(kernels: Kernels) -> None:
     x, weight, panel = random(3, 40), random(100, 40, seed=1), kernels.level.panel
     found = kernels.gemm(x, weight, "f32", panels=(1, 2), guard=7.0)
@@ -118,6 +127,25 @@ def test_a_product_writes_its_own_panels_only(kernels: Kernels) -> None:
     np.testing.assert_array_equal(found[:, panel : 2 * panel], expected[:, panel : 2 * panel])
     assert (np.delete(found, np.s_[panel : 2 * panel], axis=1) == 7).all()
     assert (kernels.gemm(x, weight, "f32", panels=(2, 2), guard=7.0) == 7).all()
+
+
+@few_examples
+@given(rows=st.integers(1, 30), vocab=st.integers(2, 400), most=st.integers(1, 64))
+def test_the_head_keeps_the_highest(kernels: Kernels, rows: int, vocab: int, most: int) -> None:
+    x, weight = random(rows, 40), random(vocab, 40, seed=1)
+    weight[vocab // 2 :] = weight[: vocab - vocab // 2]  # ties go to the lower id
+    wanted = np.full(rows, most, np.uint8)
+    wanted[::3] = 0
+    wanted[1::3] = 255
+    found = kernels.head(x, weight, wanted, guard=7.0)
+    logits = kernels.gemm(x, weight, "f32")[:, :vocab]
+    for row in range(rows):
+        order = np.lexsort((np.arange(vocab), -logits[row]))
+        assert found.highest[row] == order[0]
+        kept = order[:most].tolist() if wanted[row] == most else []
+        assert found.top[row].tolist() == [*kept, *[-1] * (64 - len(kept))]
+        stored = found.logits[row, :vocab]
+        np.testing.assert_array_equal(stored, logits[row] if wanted[row] == 255 else 7.0)
 
 
 @few_examples
@@ -185,6 +213,38 @@ def test_rms_norm(kernels: Kernels, rows: int, runs: int, width: int) -> None:
     kernels.row_op("rms_norm", x, out, c_void_p(address(weight)), *facts)
     expected = rms_norm(x.astype(np.float64), weight.astype(np.float64), {"eps": 1e-5})
     assert_close(out, expected)
+
+
+@few_examples
+@given(rows=st.integers(1, 5), n=st.integers(1, 100))
+def test_a_norm_that_rounds_has_the_bits_of_a_norm_and_a_rounding(
+    kernels: Kernels, rows: int, n: int
+) -> None:
+    n *= 4
+    x, weight = random(rows, n), random(n, seed=1)
+    normed = np.empty_like(x)
+    row = c_void_p(address(weight)), c_int32(n), c_int32(n), c_float(1e-5)
+    kernels.row_op("rms_norm", x, normed, *row)
+    expected = kernels.quantize(normed)
+    found = np.full_like(expected, 0x5A)
+    k = -(-n // GROUP) * GROUP
+    facts = c_void_p(address(weight)), c_float(1e-5), c_int32(n), c_int32(k)
+    kernels.row_op("rms_norm_quantize", x, found, *facts)
+    np.testing.assert_array_equal(found, expected)
+
+
+@few_examples
+@given(rows=st.integers(1, 70), n=st.integers(1, 300), k=st.integers(1, 200), bias=st.booleans())
+def test_a_gated_product_that_rounds_has_the_bits_of_a_product_and_a_rounding(
+    kernels: Kernels, rows: int, n: int, k: int, bias: bool
+) -> None:
+    x, weight = random(rows, k), random(2 * n, k, seed=1)
+    offsets = random(2 * n, seed=2) if bias else None
+    gated = kernels.gemm(x, weight, "int8", swiglu=True, bias=offsets)[:, :n]
+    expected = kernels.quantize(np.ascontiguousarray(gated))
+    found = np.full_like(expected, 0x5A)
+    kernels.gemm(x, weight, "int8", swiglu=True, bias=offsets, rounded=found)
+    np.testing.assert_array_equal(found, expected)
 
 
 @few_examples

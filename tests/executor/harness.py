@@ -64,6 +64,7 @@ class Harness:
         disk_bytes: int = 1 << 20,
         identity: bytes = b"fake",
         drafter: Drafter | None = None,
+        overlap: bool = False,  # without it a step's answers are there when `step` returns
         **config: Any,
     ) -> None:
         self.limits = limits
@@ -76,7 +77,7 @@ class Harness:
         self.executor = PyExecutor(
             self.session,
             self.channel,
-            ExecutorConfig(max_queue=max_queue, **config),
+            ExecutorConfig(max_queue=max_queue, overlap=overlap, **config),
             drafter=drafter,
             disk=self.disk,
         )

@@ -1,7 +1,7 @@
 import os
-import tempfile
+import socket
+import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +24,7 @@ from enginewright.executor.messages import (
     to_exception,
 )
 from enginewright.executor.sampling import TokenParams
-from enginewright.executor.transport import ZmqChannel, client_channel, executor_channel
+from enginewright.executor.transport import SocketChannel, client_channel, executor_channel
 from enginewright.runtime.errors import (
     ContextLengthError,
     EnginewrightError,
@@ -34,21 +34,19 @@ from enginewright.runtime.errors import (
     StepFailedError,
 )
 
-Ends = tuple[ZmqChannel[Reply, Command], ZmqChannel[Command, Reply], int]
+Ends = tuple[SocketChannel[Reply, Command], SocketChannel[Command, Reply], int]
 
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    with tempfile.TemporaryDirectory(prefix="t") as name:
-        read, write = os.pipe()
-        client = client_channel(Path(name), read)
-        executor = executor_channel(Path(name), read)
-        client.connect(Path(name))
-        yield client, executor, write
-        client.close()
-        executor.close()
-        os.close(read)
-        os.close(write)
+    ours, theirs = socket.socketpair()
+    read, write = os.pipe()
+    client, executor = client_channel(ours), executor_channel(theirs, read)
+    yield client, executor, write
+    client.close()
+    executor.close()
+    os.close(read)
+    os.close(write)
 
 
 def test_every_message_arrives_as_it_was_sent(ends: Ends) -> None:
@@ -87,6 +85,50 @@ def test_receiving_without_waiting_and_being_woken(ends: Ends) -> None:
     assert executor.receive(0.01) == []
     os.write(write, b"x")
     assert executor.receive(None) == []
+
+
+def test_what_the_system_does_not_take_is_sent_later_in_order(ends: Ends) -> None:
+    client, executor, _ = ends
+    prompts = [[number] * 20_000 for number in range(100)]
+    for number, prompt in enumerate(prompts):  # far more than a socket holds; nobody reads yet
+        client.send(Submit(str(number), prompt, TokenParams(), 0.0))
+    executor.send(StatsReply({"here": 1}))
+    received: list[Command] = []
+    while len(received) < len(prompts):
+        client.receive(0)
+        received += executor.receive(0)
+    assert [command.prompt_token_ids for command in received if isinstance(command, Submit)] == (
+        prompts
+    )
+
+
+def test_a_waiting_receiver_sends_what_another_thread_left(ends: Ends) -> None:
+    client, executor, _ = ends
+    waiting = threading.Thread(target=client.receive, args=(None,))
+    waiting.start()
+    for _ in range(100):
+        client.send(Submit("a", [1] * 20_000, TokenParams(), 0.0))
+    received: list[Command] = []
+    while len(received) < 100:
+        received += executor.receive(None)
+    executor.send(StatsReply({}))
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
+def test_a_closed_end_is_told_after_its_last_message() -> None:
+    ours, theirs = socket.socketpair()
+    read, write = os.pipe()
+    client, executor = client_channel(ours), executor_channel(theirs, read)
+    executor.send(StatsReply({"last": 1}))
+    executor.close()
+    assert client.receive(None) == [StatsReply({"last": 1})]
+    assert client.receive(None) == []
+    client.send(Shutdown())  # dropped
+    assert client.receive(0.01) == []
+    client.close()
+    os.close(read)
+    os.close(write)
 
 
 @pytest.mark.parametrize(

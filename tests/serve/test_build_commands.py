@@ -57,6 +57,13 @@ def test_inspect_prints_what_the_engine_is(engine: Path) -> None:
     assert "embedding.weight" in run(inspect.command, engine, "--tensors").output
 
 
+def test_inspect_shows_how_products_and_steps_are_cut(engine: Path) -> None:
+    result = run(inspect.command, engine, "--tactics")
+    assert result.exit_code == 0, result.output
+    for text in ("cost model", "tiles of 96 tokens", "head 64x32 int8_64", "6p"):
+        assert text in result.output
+
+
 def test_inspect_json_is_the_manifest(engine: Path) -> None:
     result = run(inspect.command, engine, "--json")
     assert json.loads(result.output) == json.loads((engine / "engine.json").read_text())

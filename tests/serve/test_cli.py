@@ -69,7 +69,7 @@ def test_help_is_light() -> None:
     program = (
         "import sys\nfrom enginewright.serve.cli import main\n"
         "try: main(['--help'])\nfinally: print([m for m in ('numpy', 'tokenizers', 'starlette', "
-        "'jinja2', 'rich', 'zmq', 'uvicorn', 'msgspec') if m in sys.modules])"
+        "'jinja2', 'rich', 'uvicorn', 'msgspec') if m in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False

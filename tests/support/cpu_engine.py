@@ -27,6 +27,7 @@ from enginewright.runtime.artifact import Engine, open_engine, write_engine
 from enginewright.runtime.manifest import Limits, TargetFacts
 from enginewright.runtime.session import Batch
 from enginewright.runtime.session_cpu import CpuSession
+from enginewright.runtime.tactics_cpu import CpuTactics
 
 from .engines import make_manifest
 from .tiny import ArrayTensor, as_tensors, make_tiny_config, make_tiny_weights
@@ -166,9 +167,15 @@ class EngineCache:
         return self._made[spec]
 
     @contextlib.contextmanager
-    def session(self, spec: Spec, threads: int = 1, blocks: int = 400) -> Iterator[CpuSession]:
+    def session(
+        self, spec: Spec, threads: int = 1, blocks: int = 400, tactics: CpuTactics | None = None
+    ) -> Iterator[CpuSession]:
         """Open a session with room for `blocks` KV blocks, and close it."""
         engine = self.get(spec)
+        if tactics is not None:
+            plain = msgspec.to_builtins(tactics)
+            manifest = msgspec.structs.replace(engine.manifest, tactics=plain)
+            engine = dataclasses.replace(engine, manifest=manifest)
         memory = engine.manifest.kv.block_bytes * blocks
         session = CpuSession(engine, threads=threads, kv_cache_memory=memory)
         with contextlib.closing(session):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from ctypes import c_int32, c_size_t, c_void_p
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ toolchain.COMMON_FLAGS += tuple(os.environ.get("ENGINEWRIGHT_TEST_CFLAGS", "").s
 SOURCES = Path(__file__).parent / "kernels"
 GROUP, ROTATION = 128, 64  # as kernels/kernels.c has them
 FORMAT_GROUPS = {"f32": (0, 0), "bf16": (0, 0), "int8": (GROUP, ROTATION), "uint4": (32, 0)}
+HEAD_TOP = 64  # EW_HEAD_TOP
 HEADS, KV_HEADS, HEAD_DIM = 6, 2, 22  # as kernels/attend.inc has them
 FORMATS = ("f32", "bf16", "int8", "uint4")
 
@@ -50,7 +52,30 @@ class Product(ctypes.Structure):
         ("rows", c_int32),
         ("first_panel", c_int32),
         ("last_panel", c_int32),
+        ("tiles", c_int32),
+        ("out_panel", c_int32),
+        ("block_rows", c_int32),
+        ("ahead", c_int32),
     )
+
+
+@dataclass(frozen=True)
+class Operands:
+    """A product, its output, and the arrays that must outlive the call."""
+
+    facts: Product
+    format: str  # that the weight was packed in
+    out: Float32
+    arrays: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Head:
+    """What the head has found: ids of the highest logit and of the highest ones, and logits."""
+
+    highest: npt.NDArray[np.int32]
+    top: npt.NDArray[np.int32]
+    logits: Float32
 
 
 class Kernels:
@@ -80,11 +105,53 @@ class Kernels:
         residual: Float32 | None = None,
         panels: tuple[int, int] | None = None,
         guard: float = 0.0,
+        rounded: npt.NDArray[np.uint8] | None = None,
+        block_rows: int | None = None,
+        ahead: bool = True,
     ) -> Float32:
         """Multiply as an engine does: packs the weight, quantizes rows for int8.
 
         Returns whole panels of columns, [rows, padded]; columns that were not computed are `guard`.
+        With `rounded` a gated int8 product rounds its output into that instead.
         """
+        product = self._product(
+            x, weight, format, swiglu, bias, residual, panels, guard, block_rows, ahead
+        )
+        facts, out = ctypes.byref(product.facts), product.out
+        if rounded is not None:
+            self.library.test_gemm_quantize(
+                facts,
+                c_void_p(address(rounded)),
+                c_size_t(rounded.strides[0]),
+                c_int32(rounded.shape[1] * GROUP // (GROUP + 8)),
+            )
+        else:
+            self.library.test_gemm(FORMATS.index(product.format), int(swiglu), facts)
+        return out
+
+    def head(self, x: Float32, weight: Float32, wanted: Any, guard: float) -> Head:
+        """Find the highest of f32 logits; `wanted` is as plugins/cpu/gemm.h has it."""
+        product = self._product(x, weight, "f32", guard=guard)
+        highest = np.empty(len(x), np.int32)
+        top = np.full((len(x), HEAD_TOP), -1, np.int32)
+        arrays = [c_void_p(address(array)) for array in (wanted, highest, top)]
+        facts, vocab = ctypes.byref(product.facts), c_int32(len(weight))
+        self.library.test_head(facts, arrays[0], vocab, *arrays[1:])
+        return Head(highest, top, product.out)
+
+    def _product(
+        self,
+        x: Float32,
+        weight: Float32,
+        format: str,
+        swiglu: bool = False,
+        bias: Float32 | None = None,
+        residual: Float32 | None = None,
+        panels: tuple[int, int] | None = None,
+        guard: float = 0.0,
+        block_rows: int | None = None,
+        ahead: bool = True,
+    ) -> Operands:
         packed = Weight("w", weight.shape, lambda: weight)
         packed.format = format
         packed.group, packed.rotation = FORMAT_GROUPS[format]
@@ -99,7 +166,7 @@ class Kernels:
         add = None if residual is None else padded(residual, width)
         offsets = None if bias is None else self._bias(bias, layout.panels, swiglu)
         first, last = panels or (0, layout.panels)
-        product = Product(
+        facts = Product(
             address(data),
             layout.panel_bytes,
             layout.k,
@@ -113,10 +180,10 @@ class Kernels:
             rows,
             first,
             last,
+            block_rows=block_rows or self.level.max_rows,
+            ahead=int(ahead),
         )
-        kind = FORMATS.index(layout.format)
-        self.library.test_gemm(kind, int(swiglu), ctypes.byref(product))
-        return out
+        return Operands(facts, layout.format, out, (data, operand, offsets, add))
 
     def _bias(self, bias: Float32, panels: int, swiglu: bool) -> Float32:
         if not swiglu:

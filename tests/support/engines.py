@@ -71,7 +71,20 @@ def make_manifest() -> Manifest:
                 bytes=2048,
             ),
         ),
-        tactics={"gemm": {"rows": 4}},
+        tactics={
+            "chosen_by": "cost model",
+            "tile_rows": 96,
+            "column_rows": 24,
+            "redundant_rows": 2,
+            "products": [
+                {
+                    "name": "head 64x32 int8_64",
+                    "block_rows": [1, 2, 4, 6, 6, 6, 6, 6],
+                    "prefetch": [False, False, *[True] * 6],
+                    "microseconds": [],
+                }
+            ],
+        },
         files={name: FileFacts(sha256="0" * 64, bytes=4096) for name in FILES},
         recipes={"rank0.weights": "1" * 64},
         source=Source(name="tiny", files={"model.gguf": "0" * 64}, parameters=2048, bytes=8192),

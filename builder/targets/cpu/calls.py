@@ -55,6 +55,21 @@ class PackedWeight:
     offset: int = -1  # into the weights file
 
 
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A matrix product of the program: what its tactics are chosen and remembered by."""
+
+    kernel: str
+    kind: str  # what becomes of the sums: store, swiglu, round or head
+    rows: int  # N
+    columns: int  # K
+
+    @property
+    def name(self) -> str:
+        """For people, and the key of a timing cache."""
+        return f"{self.kind} {self.rows}x{self.columns} {self.kernel}"
+
+
 @dataclass(slots=True)
 class KernelCall:
     """One call of one kernel. `code` is C with {names} of operands, weights and spans in it.
@@ -71,5 +86,7 @@ class KernelCall:
     comment: str = ""
     name: str = ""  # for people: the op and, for a product, its sizes
     slot: int = 0  # of the profile
+    product: int | None = None  # its number, where it is one
     starts_segment: bool = False  # attention: everything before it must have been done by everybody
+    groups: int = 0  # not 0: nothing is left to do where the product before rounds them itself
     barrier: str = ""  # "", "all" or "rows": what must be waited for before it

@@ -25,6 +25,10 @@ def emit(program: Program) -> str:
     ]
     parts += [f"EW_DEFINE_QUANTIZE({g}_{r}, {g}, {r})" for g, r in sorted(program.quantizers)]
     parts += [f"EW_DEFINE_GEMM({_kernel(program.products[n])})" for n in sorted(program.products)]
+    parts += [
+        f"EW_DEFINE_GEMM_QUANTIZE({_kernel(layout)}, {group}, {rotation})"
+        for _, (layout, group, rotation) in sorted(program.rounding.items())
+    ]
     if program.head is not None:
         parts += [f"EW_DEFINE_HEAD({_kernel(program.head)})", ""]
     parts += [_weight_table(segment) for segment in program.segments if segment.weights]
@@ -47,7 +51,7 @@ def _defines(program: Program) -> str:
         "EW_VOCAB": facts.row_size,
         "EW_KV": KV_KINDS[facts.kv_dtype],
         "EW_BLOCK_BYTES": "((size_t)EW_LAYERS * EW_KV_HEADS * EW_KV_HEAD_BYTES)",
-        "EW_TILE": facts.tile,
+        "EW_PRODUCTS": len(program.product_calls),
         "EW_PHASES": len(program.phases),
         "EW_STAGES": sum(len(_stages(s)) for phase in _all_phases(program) for s, _ in phase),
         "EW_STREAM_BYTES": program.stream_bytes,
@@ -164,7 +168,10 @@ def _stage_table(program: Program) -> str:
                 attention = int(calls[0].split is Split.ITEMS)
                 # A segment's first stage may hold no barrier, but what ran before it was another's.
                 joins = int(calls[0].barrier == "rows")
-                rows.append(f"    {{{segment.name}_{number}, {iteration}, {attention}, {joins}}},")
+                # A stage of one such call falls away with it.
+                groups = calls[0].groups if len(calls) == 1 else 0
+                facts = f"{iteration}, {attention}, {joins}, {groups}"
+                rows.append(f"    {{{segment.name}_{number}, {facts}}},")
         starts.append(len(rows))
     return (
         "static const ew_stage ew_stages[EW_STAGES] = {\n" + "\n".join(rows) + "\n};\n"

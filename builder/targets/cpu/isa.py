@@ -21,6 +21,7 @@ class IsaLevel:
     lanes: int
     panel: int  # weight columns that stand side by side
     offset: int  # added to an int8 weight when it is stored
+    max_rows: int  # of activations, that a product multiplies at once
 
 
 LEVELS = (
@@ -49,6 +50,7 @@ LEVELS = (
         lanes=16,
         panel=32,
         offset=128,
+        max_rows=6,
     ),
     IsaLevel(
         "avx512",
@@ -60,6 +62,7 @@ LEVELS = (
         lanes=16,
         panel=32,
         offset=128,
+        max_rows=6,
     ),
     IsaLevel(
         "avx2-vnni",
@@ -71,6 +74,7 @@ LEVELS = (
         lanes=8,
         panel=16,
         offset=128,
+        max_rows=3,
     ),
     IsaLevel(
         "avx2",
@@ -82,6 +86,7 @@ LEVELS = (
         lanes=8,
         panel=16,
         offset=0,
+        max_rows=3,
     ),
     IsaLevel(
         "neon",
@@ -93,8 +98,9 @@ LEVELS = (
         lanes=4,
         panel=16,
         offset=0,
+        max_rows=3,
     ),
-    IsaLevel("generic", None, (), (), "baseline", (), lanes=4, panel=16, offset=0),
+    IsaLevel("generic", None, (), (), "baseline", (), lanes=4, panel=16, offset=0, max_rows=2),
 )
 
 

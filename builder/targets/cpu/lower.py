@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from ....runtime.dtypes import DType
 from ...network import ROWS, NetworkError, Node, Value, Weight
-from .calls import Buffer, KernelCall, Operand, Place, Split
+from .calls import Buffer, KernelCall, Operand, Place, Product, Split
 from .isa import IsaLevel
 from .pack import PackedLayout, plan_bias, plan_panels, plan_table
 
 # As plugins/cpu/product.h has them.
+_ROWS = "{first}, {last}"  # of a row op
 KERNELS = {"f32": "EW_F32", "bf16": "EW_BF16", "int8": "EW_Q8", "uint4": "EW_Q4"}
 
 
@@ -44,6 +45,9 @@ class Lowering:
         self.row_groups: dict[Value, int] = {}  # of Q8 values
         self.products: dict[str, PackedLayout] = {}  # by kernel_name; one that has the format
         self.quantizers: set[tuple[int, int]] = set()  # group, rotation
+        self.rounding: dict[str, tuple[PackedLayout, int, int]] = {}  # products, group, rotation
+        self.product_calls: list[Product] = []
+        self.by_columns: dict[Value, tuple[Operand, int]] = {}  # Q8: where a product rounds, groups
 
     def share(self, value: Value, with_value: Value) -> None:
         """Let `value` use the memory of another that ends where it begins."""
@@ -51,6 +55,8 @@ class Lowering:
 
     def lower(self, node: Node, layer_step: int) -> list[KernelCall]:
         """Return the calls of one node. Its layer number grows by `layer_step` an iteration."""
+        if node.op == "linear_quantize":
+            return self._linear_quantize(node)
         lowering: dict[str, Callable[[Node], KernelCall | None]] = {
             "embedding": self._embedding,
             "rms_norm": self._rms_norm,
@@ -62,6 +68,7 @@ class Lowering:
             "rope": self._rope,
             "slice": self._slice,
             "quantize": self._quantize,
+            "rms_norm_quantize": self._rms_norm_quantize,
             "gather_rows": self._gather_rows,
             "kv_write": lambda n: self._kv_write(n, layer_step),
             "attention": lambda n: self._attention(n, layer_step),
@@ -71,10 +78,7 @@ class Lowering:
         call = lowering[node.op](node)
         if call is None:
             return []
-        call.comment = repr(node)
-        sizes = [f"{w.sizes[0]}x{w.sizes[1]}" for w in call.weights.values() if len(w.sizes) == 2]
-        call.name = " ".join([node.op, *(sizes if node.op == "linear" else [])])
-        return [call]
+        return [_named(call, node)]
 
     def layout_of(self, value: Value | None) -> PackedLayout:
         """Return how a weight that was lowered lies in the file."""
@@ -152,47 +156,113 @@ class Lowering:
         return KernelCall(code, Split.ROWS, {"x": x}, {"y": y}, {"w": weight})
 
     def _quantize(self, node: Node) -> KernelCall:
-        group, width = node.attrs["group"], int(node.output.shape[-1])
-        self.row_groups[node.output] = group
-        x, y = self._input(node.inputs[0]), self._output(node.output, Split.ROWS)
-        k = -(-width // group) * group
-        rotation = node.attrs["rotation"]
-        self.quantizers.add((group, rotation))
-        code = (
-            f"ew_quantize_{group}_{rotation}({{x}}, {{x_stride}}, {{y}}, {{y_stride}}, "
-            f"{width}, {k}, {{first}}, {{last}});"
-        )
+        x = self._input(node.inputs[0])
+        y, kernel, sizes = self._rounded(node, Split.ROWS)
+        code = f"ew_quantize_{kernel}({{x}}, {{x_stride}}, {{y}}, {{y_stride}}, {sizes}, {_ROWS});"
         return KernelCall(code, Split.ROWS, {"x": x}, {"y": y})
 
-    def _linear(self, node: Node) -> KernelCall:
-        x_value, weight_value, bias_value, residual_value = node.inputs
-        swiglu = node.attrs["epilogue"] == "swiglu"
+    def _rms_norm_quantize(self, node: Node) -> KernelCall:
+        x, weight = self._input(node.inputs[0]), self._table(node.inputs[1])
+        y, kernel, sizes = self._rounded(node, Split.ROWS)
+        code = (
+            f"ew_rms_norm_quantize_{kernel}({{x}}, {{x_stride}}, {{y}}, {{y_stride}}, "
+            f"(const float *){{w}}, {_float(node.attrs['eps'])}, {sizes}, {_ROWS});"
+        )
+        return KernelCall(code, Split.ROWS, {"x": x}, {"y": y}, {"w": weight})
+
+    def _rounded(self, node: Node, split: Split) -> tuple[Operand, str, str]:
+        """Give int8 rows their buffer; return it, the kernel's name, and the sizes it takes."""
+        group, rotation = node.attrs["group"], node.attrs["rotation"]
+        width = int(node.output.shape[-1])
+        self.row_groups[node.output] = group
+        self.quantizers.add((group, rotation))
+        k = -(-width // group) * group
+        return self._output(node.output, split), f"{group}_{rotation}", f"{width}, {k}"
+
+    def _linear_quantize(self, node: Node) -> list[KernelCall]:
+        """Lower a gated product with its rounding: in the product where its parts are whole groups.
+
+        Where they are not, a second call rounds. Readers find the rows in the one place or the
+        other by the same condition.
+        """
+        group, rotation = node.attrs["group"], node.attrs["rotation"]
+        width = int(node.output.shape[-1])
+        k, groups = -(-width // group) * group, -(-width // group)
+        fields, reads, weights = self._product(node, swiglu=True)
+        layout = self.layout_of(node.inputs[1])
+        rounded, kernel, sizes = self._rounded(node, Split.ROWS)
+        by_columns = Operand(
+            Buffer(f"{node.output.name} by columns", rounded.buffer.row_bytes, Place.OURS)
+        )
+        self.by_columns[node.output] = by_columns, groups
+        row_bytes = _round(-(-width // self.level.panel) * self.level.panel * 4)
+        floats = Operand(Buffer(f"{node.output.name} in floats", row_bytes, Place.OURS))
+        name = f"{kernel_name(layout)}_{kernel}"
+        self.products[kernel_name(layout)] = layout
+        self.rounding[name] = layout, group, rotation
+        unit = group // (self.level.panel // 2)
+        number = self._number(layout, "round")
+        condition = f"ew_rounds_itself({groups}, s->parts)"
+        fields += [".out = {y}", ".out_stride = {y_stride}"]
+        scratch = "e->groups + (size_t)s->thread * EW_GROUP_ROWS * EW_MAX_GROUP"
+        product = (
+            f"ew_product m = {{{{{', '.join(fields)}}}}}; "
+            f"ew_share(e, &m, s, {number}, {layout.panels}, {condition} ? {unit} : 1); "
+            f"if ({condition}) ew_gemm_quantize_{name}(&m, {{q}}, {{q_stride}}, {k}, {scratch}); "
+            f"else ew_gemm_swiglu_{kernel_name(layout)}(&m);"
+        )
+        quantize = (
+            f"if (!{condition}) ew_quantize_{kernel}({{x}}, {{x_stride}}, {{y}}, {{y_stride}}, "
+            f"{sizes}, {_ROWS});"
+        )
+        writes = {"y": floats, "q": by_columns}
+        first = KernelCall(product, Split.COLUMNS, reads, writes, weights, product=number)
+        second = KernelCall(quantize, Split.ROWS, {"x": floats}, {"y": rounded}, groups=groups)
+        second.comment, second.name = f"round {node.output.name}", "quantize"
+        return [_named(first, node), second]
+
+    def _product(
+        self, node: Node, swiglu: bool
+    ) -> tuple[list[str], dict[str, Operand], dict[str, Weight]]:
+        """Return the fields of a product that say what it reads, and what they name."""
+        x_value, weight_value, bias_value = node.inputs[:3]
         weight = self._matrix(weight_value, swiglu)
-        layout = self.layouts[weight]
-        x = self._input(x_value)
-        reads, weights = {"x": x}, {"w": weight}
+        layout, x = self.layouts[weight], self._input(x_value)
+        reads, weights, address = {"x": x}, {"w": weight}, "{x}"
+        if x_value in self.by_columns:
+            reads["x_by_columns"], groups = self.by_columns[x_value]
+            address = f"ew_rounds_itself({groups}, s->parts) ? {{x_by_columns}} : {{x}}"
         fields = [
             ".panels = {w}",
             f".panel_bytes = {layout.panel_bytes}",
             f".k = {layout.k}",
-            ".x = {x}",
+            f".x = {address}",
             ".x_stride = {x_stride}",
-            ".out = {y}",
-            ".out_stride = {y_stride}",
         ]
         if bias_value is not None:
             weights["b"] = self._weight(bias_value, lambda w: plan_bias(w, self.level, swiglu))
             fields.append(".bias = (const float *){b}")
+        group = 0 if x_value is None else self.row_groups.get(x_value, 0)
+        if layout.group != group:
+            raise NetworkError(f"{node} multiplies {x_value} by a weight in {kernel_name(layout)}")
+        return fields, reads, weights
+
+    def _linear(self, node: Node) -> KernelCall:
+        residual_value = node.inputs[3]
+        swiglu = node.attrs["epilogue"] == "swiglu"
+        fields, reads, weights = self._product(node, swiglu)
+        layout = self.layout_of(node.inputs[1])
+        fields += [".out = {y}", ".out_stride = {y_stride}"]
         residual = None if residual_value is None else self._input(residual_value)
         if residual is not None:
             reads["residual"] = residual
             fields += [".residual = {residual}", ".residual_stride = {residual_stride}"]
-        group = 0 if x_value is None else self.row_groups.get(x_value, 0)
-        if layout.group != group:
-            raise NetworkError(f"{node} multiplies {x_value} by a weight in {kernel_name(layout)}")
         kernel = kernel_name(layout)
+        kind = "head" if node is self.head else "swiglu" if swiglu else "store"
+        number = self._number(layout, kind)
         product = (
-            f"ew_product m = {{{{{', '.join(fields)}}}}}; ew_share(e, &m, s, {layout.panels});"
+            f"ew_product m = {{{{{', '.join(fields)}}}}}; "
+            f"ew_share(e, &m, s, {number}, {layout.panels}, 1);"
         )
         if node is self.head:
             y = self._leaving(node)
@@ -206,7 +276,13 @@ class Lowering:
                 y = self._output(node.output, Split.COLUMNS)
             self.products[kernel] = layout
             run = f"ew_gemm_{'swiglu_' if swiglu else ''}{kernel}(&m);"
-        return KernelCall(f"{product} {run}", Split.COLUMNS, reads, {"y": y}, weights)
+        code = f"{product} {run}"
+        return KernelCall(code, Split.COLUMNS, reads, {"y": y}, weights, product=number)
+
+    def _number(self, layout: PackedLayout, kind: str) -> int:
+        product = Product(kernel_name(layout), kind, layout.rows, layout.columns)
+        self.product_calls.append(product)
+        return len(self.product_calls) - 1
 
     def _ends_here(self, value: Value, node: Node) -> bool:
         """Whether `node` is the last reader of a value in the stream, and may write over it."""
@@ -276,6 +352,13 @@ class Lowering:
             "{q}, {q_stride}, {y}, {y_stride});"
         )
         return KernelCall(code, Split.ITEMS, {"q": q}, {"y": y}, starts_segment=True)
+
+
+def _named(call: KernelCall, node: Node) -> KernelCall:
+    call.comment = repr(node)
+    sizes = [f"{w.sizes[0]}x{w.sizes[1]}" for w in call.weights.values() if len(w.sizes) == 2]
+    call.name = " ".join([node.op, *(sizes if node.op.startswith("linear") else [])])
+    return call
 
 
 def _layer(node: Node, step: int) -> str:

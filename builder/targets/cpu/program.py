@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ...network import Network, NetworkError, Node, Value, Weight
 from ...passes.roll_layers import RolledNetwork
 from .barriers import BarrierPlanner
-from .calls import Buffer, KernelCall, Operand, PackedWeight, Place, Split
+from .calls import Buffer, KernelCall, Operand, PackedWeight, Place, Product, Split
 from .isa import IsaLevel
 from .lower import Lowering, is_row_value
 from .memory import plan_memory
@@ -26,7 +26,6 @@ class ModelFacts:
     num_kv_heads: int
     head_dim: int
     kv_dtype: str
-    tile: int
 
 
 @dataclass(eq=False, slots=True)
@@ -55,8 +54,10 @@ class Program:
     stream_bytes: int
     local_bytes: int
     products: dict[str, PackedLayout]  # the kernels that are called, and a weight of each
+    product_calls: list[Product]  # in the order of their numbers
     head: PackedLayout | None  # None: hidden states are the output
     quantizers: set[tuple[int, int]]  # group, rotation
+    rounding: dict[str, tuple[PackedLayout, int, int]]  # products that round: group, rotation
 
 
 def build_program(
@@ -112,8 +113,10 @@ def build_program(
         stream_bytes=plan_memory(stream_buffers),
         local_bytes=plan_memory(b for b in buffers if b.place in (Place.MINE, Place.OURS)),
         products=lowering.products,
+        product_calls=lowering.product_calls,
         head=lowering.layout_of(head.inputs[1]) if head.op == "linear" else None,
         quantizers=lowering.quantizers,
+        rounding=lowering.rounding,
     )
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ....runtime import machine
 from ....runtime.abi_cpu import ABI_VERSION
+from ....runtime.artifact import Engine
 from ....runtime.errors import UnsupportedModelError
 from ....runtime.machine import Machine
 from ....runtime.manifest import KvFacts, Needs, TensorFacts
@@ -15,18 +18,19 @@ from ...config import BuildConfig
 from ...network import Network
 from ...passes.roll_layers import roll_layers
 from ...progress import Progress
-from ..base import Reuse, TargetResult
+from ..base import Reuse, TargetResult, Tune
 from .calls import PackedWeight
 from .code_cache import CodeCache
 from .emit import emit
 from .isa import IsaLevel, find_level
-from .program import ModelFacts, build_program
+from .program import ModelFacts, Program, build_program
 from .reuse import recipe, take_file
+from .tactics import Tunable, cost_model, measure
 from .toolchain import Compilation
 from .weights_file import PAGE, write_weights
 
 BLOCK_TOKENS = 32
-_TILE_ROWS = 96  # tokens that a thread takes through a segment when many are computed
+TIMINGS_FILE = "timings.json"
 
 
 class CpuTarget:
@@ -80,7 +84,8 @@ class CpuTarget:
             files={CODE_FILE: "engine", WEIGHTS_FILE: "weights"},
             kv=kv,
             tensors=tensors,
-            tactics={"tile_rows": facts.tile},
+            tactics=msgspec.to_builtins(cost_model(program.product_calls, level)),
+            tune=_tune(program, level),
             needs=Needs(features=level.features, os="linux", machine=arch),
             isa=level.name,
             abi=ABI_VERSION,
@@ -91,6 +96,20 @@ class CpuTarget:
         here: Machine = machine.detect()
         level = find_level(config.isa, here)
         return level, level.arch or here.arch
+
+
+def _tune(program: Program, level: IsaLevel) -> Tune:
+    """Return what measures tactics for the finished engine of a program."""
+    calls = [call for segment in program.segments for call in segment.calls]
+    slots = {call.product: call.slot for call in calls if call.product is not None}
+    numbers = range(len(program.product_calls))
+    tunable = Tunable(program.product_calls, [slots[number] for number in numbers], level)
+
+    def tune(engine: Engine, effort: str, cache: Path | None, progress: Progress) -> dict[str, Any]:
+        file = None if cache is None else cache / TIMINGS_FILE
+        return measure(engine, tunable, effort, file, progress)
+
+    return tune
 
 
 def model_facts(network: Network, config: BuildConfig) -> ModelFacts:
@@ -116,7 +135,6 @@ def model_facts(network: Network, config: BuildConfig) -> ModelFacts:
         num_kv_heads=kv_heads,
         head_dim=head_dim,
         kv_dtype=config.kv_format,
-        tile=_TILE_ROWS,
     )
 
 

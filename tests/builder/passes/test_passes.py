@@ -15,6 +15,7 @@ from enginewright.builder.passes.dead_code import DeadCode
 from enginewright.builder.passes.fuse import joined_name
 from enginewright.builder.passes.fuse_gate_up import FuseGateUp
 from enginewright.builder.passes.fuse_qkv import FuseQkv
+from enginewright.builder.passes.fuse_quantize import FuseQuantize
 from enginewright.builder.passes.fuse_residual import FuseResidual
 from enginewright.builder.passes.fuse_swiglu_epilogue import FuseSwigluEpilogue
 from enginewright.builder.passes.pipeline import make_passes, run_passes, run_pipeline
@@ -239,6 +240,23 @@ def test_a_table_shared_with_the_head_has_the_heads_format(head: str) -> None:
     network = make_network("qwen2", tie_word_embeddings=True)
     run_pipeline(network, BuildConfig(weights="bf16", head_weights=head))
     assert formats_of(network)["embedding.weight"][0] == head
+
+
+def test_norms_and_gated_products_round_their_own_output() -> None:
+    network = run_pipeline(make_network("llama"), BuildConfig(weights="int8"))
+    ops = count_ops(network)
+    layers = network.config.num_layers
+    assert ops["rms_norm_quantize"] == 2 * layers + 1  # the last one is the head's
+    assert ops["linear_quantize"] == ops["quantize"] == layers  # attention's output is left
+    assert ops["rms_norm"] == 0
+
+
+def test_what_others_read_too_is_not_fused_with_its_rounding() -> None:
+    network = make_network("llama")
+    normed = next(node for node in network.nodes if node.op == "rms_norm").output
+    rounded = make_node("quantize", [normed], "rounded", group=64, rotation=0)
+    network.insert_before(network.users(normed)[0], rounded)
+    assert not FuseQuantize().run(network)
 
 
 def test_one_quantize_serves_all_readers_of_a_value() -> None:

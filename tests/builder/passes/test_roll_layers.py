@@ -55,7 +55,7 @@ def test_uniform_layers_are_one_body(name: str, weights: str) -> None:
     network, rolled = roll(name, weights, num_layers=5)
     assert (rolled.count, rolled.layers) == (5, 1)
     assert [node.op for node in rolled.prefix] == ["embedding"]
-    assert rolled.body[0].op == "rms_norm"
+    assert rolled.body[0].op.startswith("rms_norm")
     assert "gather_rows" in [node.op for node in rolled.suffix]
     assert len(rolled.carried) == len(rolled.results) == 1
     assert rolled.carried[0].initial is rolled.prefix[0].output

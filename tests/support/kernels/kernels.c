@@ -8,6 +8,7 @@ EW_DEFINE_GEMM(f32, EW_F32, 0)
 EW_DEFINE_GEMM(bf16, EW_BF16, 0)
 EW_DEFINE_GEMM(q8, EW_Q8, 128)
 EW_DEFINE_GEMM(q4, EW_Q4, 32)
+EW_DEFINE_GEMM_QUANTIZE(q8, EW_Q8, 128, 128, 64)
 EW_DEFINE_HEAD(f32, EW_F32, 0)
 
 /* What an engine does once when it is opened; 0 when the kernels may be called. */
@@ -22,6 +23,7 @@ EW_EXPORT void test_facts(int32_t *out) {
     out[0] = EW_LANES;
     out[1] = EW_PANEL;
     out[2] = EW_OFFSET;
+    out[3] = EW_MAX_ROWS;
 }
 EW_EXPORT void test_gemm(int format, int swiglu, const ew_product *m) {
     if (format == 0 && !swiglu) ew_gemm_f32(m);
@@ -33,11 +35,16 @@ EW_EXPORT void test_gemm(int format, int swiglu, const ew_product *m) {
     if (format == 3 && !swiglu) ew_gemm_q4(m);
     if (format == 3 && swiglu) ew_gemm_swiglu_q4(m);
 }
+EW_EXPORT void test_gemm_quantize(const ew_product *m, uint8_t *y, size_t y_stride, int k) {
+    static float scratch[EW_GROUP_ROWS * 128] EW_ALIGNED;
+    ew_gemm_quantize_q8_128_64(m, y, y_stride, k, scratch);
+}
 /* The id of each row's highest logit, or -1. */
-EW_EXPORT void test_head(const ew_product *m, const uint8_t *wanted, int vocab, int32_t *ids) {
+EW_EXPORT void test_head(const ew_product *m, const uint8_t *wanted, int vocab, int32_t *ids, int32_t *top) {
     ew_best *best = aligned_alloc(64, (size_t)(m->rows + 1) * sizeof *best);
     ew_head_f32(m, best, wanted, vocab);
     for (int r = 0; r < m->rows; r++) {
+        for (int i = 0; top && i < best[r].top.count; i++) top[r * EW_HEAD_TOP + i] = best[r].items[i].id;
         float high = -__builtin_inff();
         ids[r] = -1;
         for (int i = 0; i < EW_LANES; i++)
@@ -53,6 +60,9 @@ EW_EXPORT void test_quantize(const uint8_t *x, size_t x_stride, uint8_t *y, size
 }
 EW_EXPORT void test_quantize_plain(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, int n, int k, int first, int last) {
     ew_quantize_32_0(x, x_stride, y, y_stride, n, k, first, last);
+}
+EW_EXPORT void test_rms_norm_quantize(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, const float *weight, float eps, int n, int k, int first, int last) {
+    ew_rms_norm_quantize_128_64(x, x_stride, y, y_stride, weight, eps, n, k, first, last);
 }
 EW_EXPORT void test_rms_norm(const uint8_t *x, size_t x_stride, uint8_t *y, size_t y_stride, const float *weight, int n, int width, float eps, int first, int last) {
     ew_rms_norm(x, x_stride, y, y_stride, weight, n, width, eps, first, last);
