@@ -7,7 +7,7 @@ from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_v
 from pathlib import Path
 from typing import Any
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 
 
 class Options(Structure):

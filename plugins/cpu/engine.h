@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define EW_ABI_VERSION 3
+#define EW_ABI_VERSION 4
 
 /* What a rank needs from its neighbours; a single rank leaves it empty. */
 typedef struct {

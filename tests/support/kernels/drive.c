@@ -13,7 +13,7 @@
 #include "engine.h"
 
 enum { SEQS = 3, MAX_BLOCKS = 8, TOKENS = 200, TOP = 3 };
-#define ABI(X) X(ew_block_bytes) X(ew_open) X(ew_launch) X(ew_sample) X(ew_sample_logits) X(ew_wait) X(ew_use_weights) X(ew_close)
+#define ABI(X) X(ew_block_bytes) X(ew_products) X(ew_max_rows) X(ew_open) X(ew_launch) X(ew_sample) X(ew_sample_logits) X(ew_wait) X(ew_use_weights) X(ew_close)
 
 static struct {
 #define FIELD(name) __typeof__(name) *name;
@@ -68,7 +68,10 @@ static ew_sampling sampling_of(void) {
 }
 
 static void run(const uint8_t *weights, int threads, int caller_works) {
-    const ew_options options = {threads, TOKENS, SEQS, caller_works};
+    const int products = abi.ew_products();
+    uint8_t *cuts = make((size_t)products * EW_BUCKETS); /* every number of rows at once, fetched ahead or not */
+    for (int i = 0; i < products * EW_BUCKETS; i++) cuts[i] = (uint8_t)(1 + i % abi.ew_max_rows() + i % 2 * EW_AHEAD);
+    const ew_options options = {threads, TOKENS, SEQS, caller_works, 32, 24, 2, cuts};
     const size_t pool_bytes = (size_t)abi.ew_block_bytes() * SEQS * MAX_BLOCKS;
     uint8_t *pool = aligned_alloc(64, pool_bytes);
     if (!pool) fail("no memory");
@@ -104,6 +107,7 @@ static void run(const uint8_t *weights, int threads, int caller_works) {
     free((void *)sampling.masks);
     free(logits);
     free(pool);
+    free(cuts);
 }
 
 int main(int count, char **arguments) {
