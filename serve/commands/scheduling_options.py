@@ -15,7 +15,7 @@ from .options import ByteSize, Command
 
 # Steps of 2,048 prompt tokens would let answers wait for most of a second on two cores, and first
 # tokens for each other; with shorter ones a server also ends more answers a second.
-ITL_TARGET_MS = 120.0
+ITL_TARGET_MS = 70.0
 
 _DEFAULTS = ExecutorConfig()
 _COUNT = click.IntRange(min=1)

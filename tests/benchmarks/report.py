@@ -63,8 +63,7 @@ class Report:
     def ratios(self, fmt: str, path: str, by_quality: bool) -> dict[str, dict[str, Any] | None]:
         """Return figure -> ratio to the fastest peer, that peer, and both speeds.
 
-        `by_quality`: peers of 8 bits or more, and the ratio counts only where our KL is known to be
-        no worse than that peer's; else it is None.
+        `by_quality`: among peers of 8 bits or more than whose KL ours is known to be no worse.
         """
         found: dict[str, dict[str, Any] | None] = {}
         for figure in _RATIOS:
@@ -77,14 +76,12 @@ class Report:
                 if not name.startswith(OURS)
                 and (speed := self.results.median(name, figure)) is not None
                 and not (by_quality and self.kinds[name][1] in _FOUR_BITS)
+                and not (by_quality and not self._no_worse(ours, name))
             }
             if mine is None or not rivals or (self.results.stopped and not self._complete(figure)):
                 found[figure] = None
                 continue
             best = max(rivals, key=lambda name: rivals[name])
-            if by_quality and not self._no_worse(ours, best):
-                found[figure] = None
-                continue
             ratio = mine / rivals[best]
             found[figure] = {
                 "ratio": round(ratio, 3),
@@ -158,7 +155,7 @@ class Report:
     def _ratio_table(self) -> str:
         lines = []
         for quality, title in (
-            (True, "Ratio to the fastest peer of 8 bits or more, our KL being no worse"),
+            (True, "Ratio to the fastest peer of 8 bits or more with a KL no better than ours"),
             (False, "Ratio to the fastest peer, whatever its format and KL"),
         ):
             rows = []
