@@ -100,11 +100,14 @@ class Lowering:
         elif value.dtype is DType.BF16:
             row_bytes = _round(dot_width(width, self.level) * 2)
         else:
-            # Whole panels, so that a kernel may write all columns of its last one.
-            row_bytes = _round(-(-width // self.level.panel) * self.level.panel * 4)
+            row_bytes = self._float_row_bytes(width)
         operand = Operand(Buffer(value.name, row_bytes, place))
         self.operands[value] = operand
         return operand
+
+    def _float_row_bytes(self, width: int) -> int:
+        """Bytes of whole panels, so that a kernel may write all columns of its last one."""
+        return _round(-(-width // self.level.panel) * self.level.panel * 4)
 
     def _leaving(self, node: Node) -> Operand:
         """Give the network's output its place: where the driver looks for logits."""
@@ -205,7 +208,7 @@ class Lowering:
             Buffer(f"{node.output.name} by columns", rounded.buffer.row_bytes, Place.OURS)
         )
         self.by_columns[node.output] = by_columns, groups
-        row_bytes = _round(-(-width // self.level.panel) * self.level.panel * 4)
+        row_bytes = self._float_row_bytes(width)
         floats = Operand(Buffer(f"{node.output.name} in floats", row_bytes, Place.OURS))
         name = f"{kernel_name(layout)}_{kernel}"
         self.products[kernel_name(layout)] = layout

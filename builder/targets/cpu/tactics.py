@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,13 @@ from ...progress import Progress
 from .calls import Product
 from .isa import IsaLevel
 from .timing_cache import TimingCache
+from .toolchain import kernel_headers
 
 TILE_ROWS, COLUMN_ROWS, REDUNDANT_ROWS = 96, 24, 2  # of the cost model
 _PREFETCH_ROWS = 3  # fewer are left to the processor, which then does better
 _ALL_BUCKETS = (*BUCKETS, None)
 _WORTH = 0.98  # of the cost model's time: what is not clearly faster is noise
 _KV_BYTES = 256 << 20
-_BLOCK = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +101,7 @@ def measure(
 def kernel_version() -> str:
     """Return a hash of the kernels' source: timings of others say nothing."""
     digest = hashlib.sha256()
-    headers = Path(str(resources.files("enginewright.plugins") / "cpu"))
-    for path in sorted(headers.glob("*.h")):
+    for path in kernel_headers():
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
@@ -147,7 +145,7 @@ class _Products:
         table = session.tactics_table
         usual = int(model.table()[0, bucket])
         largest = usual % AHEAD
-        blocks = [size for size in range(largest, 0, -1)][: self._effort.blocks]
+        blocks = range(largest, 0, -1)[: self._effort.blocks]
         candidates = [usual] + [
             choice for size in blocks for choice in (size, size + AHEAD) if choice != usual
         ]
@@ -166,9 +164,7 @@ class _Products:
                 took = [slots[slot][1] / max(slots[slot][2], 1) for slot in self._tunable.slots]
                 best[index] = np.minimum(best[index], np.array(took) * session.threads * 1e6)
         session.profile(False)
-        best[1:] /= _WORTH
-        chosen = best.argmin(axis=0)
-        best[1:] *= _WORTH
+        chosen = [_clearly_shortest(column) for column in best.T.tolist()]
         return [
             [candidates[index], round(float(best[index, number]), 3)]
             for number, index in enumerate(chosen)
@@ -194,9 +190,9 @@ class _WholeSteps:
         def faster(tokens: int, one_each: bool, *fields: dict[str, int]) -> int:
             """Return which of some tactics takes the shortest step."""
             progress.advance(0, f"steps of {tokens} tokens")
-            times = [self._seconds(tactics, changed, tokens, one_each) for changed in fields]
-            times[1:] = [seconds / _WORTH for seconds in times[1:]]
-            return int(np.argmin(times))
+            return _clearly_shortest(
+                [self._seconds(tactics, changed, tokens, one_each) for changed in fields]
+            )
 
         most = self._engine.manifest.limits.max_num_tokens
         sizes = [TILE_ROWS, TILE_UNIT * 3, TILE_UNIT * 9, TILE_UNIT * 12]
@@ -235,6 +231,11 @@ class _WholeSteps:
             return min(step() for _ in range(self._effort.rounds * self._effort.steps))
 
 
+def _clearly_shortest(times: Sequence[float]) -> int:
+    """Return the place of the shortest time; not the first only if it is clearly shorter."""
+    return int(np.argmin([times[0], *(time / _WORTH for time in times[1:])]))
+
+
 def _rows_of(most: int | None, session: CpuSession) -> int:
     """Return the rows of a step that stands for a bucket."""
     limits = session.limits
@@ -254,10 +255,11 @@ def _step_of(rows: int, session: CpuSession) -> Callable[[], float]:
 
 def _chunk_of(tokens: int, session: CpuSession) -> Callable[[], float]:
     """Return a step of so many tokens of one sequence, or of several where one is too short."""
-    longest = min(session.limits.max_seq_len, session.limits.num_blocks * _BLOCK)
+    block = session.limits.block_tokens
+    longest = min(session.limits.max_seq_len, session.limits.num_blocks * block)
     count = min(-(-tokens // longest), session.limits.max_batch_size)
     lengths = [tokens // count + (i < tokens % count) for i in range(count)]
-    width = -(-lengths[0] // _BLOCK)
+    width = -(-lengths[0] // block)
     tables = np.arange(count * width, dtype=np.int32).reshape(count, width)
     starts = np.cumsum([0, *lengths]).astype(np.int32)
     return _stepper(session, starts, tables, starts[1:2] - 1)

@@ -56,7 +56,6 @@ class Compilation:
         cache: CodeCache | None = None,
     ) -> None:
         self._output, self._cache, self._key = output, cache, ""
-        headers = Path(str(resources.files("enginewright.plugins") / "cpu"))
         if cc is None:
             compiler = _zig()
             machine = ["-target", f"{arch}-linux-gnu.{GLIBC}", f"-mcpu={level.zig_cpu}"]
@@ -71,11 +70,11 @@ class Compilation:
         self._log = Path(self._scratch.name) / "log"
         try:
             if cache is not None:
-                files = [source, *sorted(headers.glob("*.h"))]
+                files = [source, *kernel_headers()]
                 self._key = _key([*command, *extra], _identity(cc, compiler), files)
                 if cache.take(self._key, output):
                     return
-            command += [f"-I{headers}", *extra, str(source), "-o", str(output)]
+            command += [f"-I{_kernel_folder()}", *extra, str(source), "-o", str(output)]
             self._start(command, bundled=cc is None)
         except BaseException:
             self._scratch.cleanup()
@@ -142,6 +141,15 @@ def compile_engine(
     """Compile one C file and wait for it, as Compilation does, without a cache."""
     with Compilation(source, output, level, arch, cc, extra) as compilation:
         compilation.finish()
+
+
+def kernel_headers() -> list[Path]:
+    """Return the kernels' source files, in order."""
+    return sorted(_kernel_folder().glob("*.h"))
+
+
+def _kernel_folder() -> Path:
+    return Path(str(resources.files("enginewright.plugins") / "cpu"))
 
 
 def _key(command: list[str], identity: str, files: list[Path]) -> str:
