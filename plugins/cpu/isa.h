@@ -43,7 +43,7 @@
 #else
 #define EW_OFFSET 0
 #endif
-#define EW_MAX_ROWS 3
+#define EW_MAX_ROWS 4
 #define EW_ATTENTION_ROWS 3
 #elif defined(EW_ISA_NEON)
 #include <arm_neon.h>
@@ -159,11 +159,11 @@ EW_INLINE vi vi_dot(vi c, vb w, vb a) {
     __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8((__m256i)w), _mm256_sign_epi8((__m256i)a, (__m256i)w));
     return c + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
-/* the same for w from 0 to 15 */
-EW_INLINE vi vi_dot_uint4(vi c, vb w, vb a) {
-    return c + (vi)_mm256_madd_epi16(_mm256_maddubs_epi16((__m256i)w, (__m256i)a), _mm256_set1_epi16(1));
-}
-#define EW_HAS_DOT_UINT4
+/* For w from 0 to 15: sums of two neighbouring products, of which 16 bits hold EW_SHORT_SUMS (8 * 2 * 15 * 127 = 30480);
+ * and their addition to 32-bit sums. An addition for each product would be half of the work. */
+EW_INLINE vw vw_pairs(vb w, vb a) { return (vw)_mm256_maddubs_epi16((__m256i)w, (__m256i)a); }
+EW_INLINE vi vi_add_pairs(vi c, vw pairs) { return c + (vi)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi16(1)); }
+#define EW_SHORT_SUMS 8
 #endif
 EW_INLINE int vi_any(vi m) { return _mm256_movemask_ps((__m256)m) != 0; }
 EW_INLINE void ew_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
@@ -216,9 +216,6 @@ EW_INLINE void ew_prefetch(const void *p) { __builtin_prefetch(p); }
 
 #endif
 
-#if !defined(EW_HAS_DOT_UINT4)
-EW_INLINE vi vi_dot_uint4(vi c, vb w, vb a) { return vi_dot(c, w, a); }
-#endif
 #if !defined(EW_ISA_AVX512) /* which has instructions for these */
 EW_INLINE void vi_store_bytes(int8_t *p, vi v) {
     vq q = __builtin_convertvector(v, vq);

@@ -105,6 +105,70 @@ EW_INLINE void ew_rows_q8(const int group, const int rows, const uint8_t *panel,
     }
 }
 
+/* int4: x is q * s, w is u * scale + minimum, so a group adds (sum of q u) * s * scale + (s * sum of q) * minimum. */
+#if defined(EW_SHORT_SUMS)
+
+/* A group's integer products with the vector `v` of columns. */
+EW_INLINE void ew_sum_short(const int group, const int rows, const uint8_t *w, int v, const uint8_t *x, size_t stride, vi *total, const int prefetch) {
+    const vb mask = (vb)vi_set1(0x0f0f0f0f);
+    EW_UNROLL
+    for (int r = 0; r < rows; r++) total[r] = vi_set1(0);
+    EW_UNROLL
+    for (int first = 0; first < group / 8; first += EW_SHORT_SUMS / 2) {
+        vw sums[EW_MAX_ROWS] = {0};
+        EW_UNROLL
+        for (int s = first; s < first + EW_SHORT_SUMS / 2 && s < group / 8; s++) {
+            const uint8_t *from = w + (s * EW_VECTORS + v) * EW_LANES * 4;
+            const vb both = vb_load(from), low = both & mask, high = (vb)((vu)both >> 4) & mask;
+            if (prefetch) ew_prefetch(from + EW_PREFETCH);
+            EW_UNROLL
+            for (int r = 0; r < rows; r++) {
+                const uint8_t *values = x + r * stride + 4 * s;
+                sums[r] += vw_pairs(low, vb_set1(values)) + vw_pairs(high, vb_set1(values + group / 2));
+            }
+        }
+        EW_UNROLL
+        for (int r = 0; r < rows; r++) total[r] = vi_add_pairs(total[r], sums[r]);
+    }
+}
+
+/* The vectors `from` to `to` of columns. */
+EW_INLINE void ew_columns_q4(const int group, const int rows, const int from, const int to, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
+    const int groups = k / group;
+    EW_UNROLL
+    for (int r = 0; r < rows; r++)
+        EW_UNROLL
+        for (int v = from; v < to; v++) out[r][v] = vf_zero();
+    for (int g = 0; g < groups; g++) {
+        vi total[EW_VECTORS][EW_MAX_ROWS];
+        EW_UNROLL
+        for (int v = from; v < to; v++) ew_sum_short(group, rows, panel + EW_PANEL * 4, v, x + g * group, stride, total[v], prefetch);
+        EW_UNROLL
+        for (int v = from; v < to; v++) {
+            const vf scales = vf_from_f16((const uint16_t *)panel + v * EW_LANES), minima = vf_from_f16((const uint16_t *)panel + EW_PANEL + v * EW_LANES);
+            if (prefetch) ew_prefetch(panel + EW_PREFETCH + v * EW_LANES * 4);
+            EW_UNROLL
+            for (int r = 0; r < rows; r++) {
+                float scale, sum;
+                memcpy(&scale, x + r * stride + k + 4 * g, 4);
+                memcpy(&sum, x + r * stride + k + 4 * (groups + g), 4);
+                out[r][v] = vf_fma(vf_from_vi(total[v][r]), scales * scale, out[r][v]);
+                out[r][v] = vf_fma(minima, vf_set1(sum), out[r][v]);
+            }
+        }
+        panel += EW_Q4_GROUP_BYTES(group);
+    }
+}
+/* Several rows take a vector of columns at a time: sixteen registers hold no more. */
+EW_INLINE void ew_rows_q4(const int group, const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
+    if (rows == 1) ew_columns_q4(group, rows, 0, EW_VECTORS, panel, k, x, stride, out, prefetch);
+    else
+        EW_UNROLL
+        for (int v = 0; v < EW_VECTORS; v++) ew_columns_q4(group, rows, v, v + 1, panel, k, x, stride, out, prefetch);
+}
+
+#else
+
 /* As ew_sum_q8, from zero: `low` and `high` are four bits of the group's first half and of its second. */
 EW_INLINE void ew_sum_q4(const int group, const int rows, const uint8_t *w, const uint8_t *x, size_t stride, vi (*total)[EW_VECTORS], const int prefetch) {
     const vb mask = (vb)vi_set1(0x0f0f0f0f);
@@ -150,8 +214,8 @@ EW_INLINE void ew_sum_q4(const int group, const int rows, const uint8_t *w, cons
             vb a = vb_set1(values), b = vb_set1(values + group / 2);
             EW_UNROLL
             for (int v = 0; v < EW_VECTORS; v++) {
-                total[r][v] = vi_dot_uint4(total[r][v], low[v], a);
-                other[v] = vi_dot_uint4(other[v], high[v], b);
+                total[r][v] = vi_dot(total[r][v], low[v], a);
+                other[v] = vi_dot(other[v], high[v], b);
             }
         }
     }
@@ -160,7 +224,6 @@ EW_INLINE void ew_sum_q4(const int group, const int rows, const uint8_t *w, cons
         if (rows == 1) total[0][v] += second[v];
 }
 
-/* x is q * s, w is u * scale + minimum, so a group adds (sum of q u) * s * scale + (s * sum of q) * minimum. */
 EW_INLINE void ew_rows_q4(const int group, const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
     const int groups = k / group;
     EW_UNROLL
@@ -191,5 +254,7 @@ EW_INLINE void ew_rows_q4(const int group, const int rows, const uint8_t *panel,
         panel += EW_Q4_GROUP_BYTES(group);
     }
 }
+
+#endif
 
 #endif

@@ -110,7 +110,7 @@ LEVELS = (
         lanes=8,
         panel=16,
         offset=128,
-        max_rows=3,
+        max_rows=4,
     ),
     IsaLevel(
         "avx2",
@@ -122,7 +122,7 @@ LEVELS = (
         lanes=8,
         panel=16,
         offset=0,
-        max_rows=3,
+        max_rows=4,
     ),
     IsaLevel(
         "neon-i8mm",
