@@ -16,8 +16,10 @@ __attribute__((visibility("default"))) int32_t roof_multiply(int64_t rounds) {
     vb w = (vb)vi_set1(0x01020304), x = (vb)vi_set1(0x7f017f02);
     for (int64_t i = 0; i < rounds; i++) {
         EW_UNROLL
-        for (int j = 0; j < 12; j++) sums[j] = vi_dot(sums[j], w, x);
-        __asm__ volatile("" : "+x"(w), "+x"(x)); /* or all rounds would be one */
+        for (int j = 0; j < 12; j++) {
+            __asm__ volatile("" : "+x"(x)); /* or all products would be one */
+            sums[j] = vi_dot(sums[j], w, x);
+        }
     }
     for (int j = 0; j < 12; j++) total ^= sums[j];
     return vi_any(total);
