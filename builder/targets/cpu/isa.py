@@ -23,6 +23,7 @@ class IsaLevel:
     offset: int  # added to an int8 weight when it is stored
     max_rows: int  # of activations, that a product multiplies at once
     dot_bf16: int = 0  # rows for bf16 and fp8 weights are rounded, and padded to so many; 0: f32
+    prefetch_rows: int = 3  # with fewer the processor's own prefetches do better
 
 
 LEVELS = (
@@ -123,6 +124,7 @@ LEVELS = (
         panel=16,
         offset=0,
         max_rows=4,
+        prefetch_rows=1,
     ),
     IsaLevel(
         "neon-i8mm",

@@ -28,7 +28,6 @@ from .timing_cache import TimingCache
 from .toolchain import kernel_headers
 
 TILE_ROWS, COLUMN_ROWS, REDUNDANT_ROWS = 96, 24, 2  # of the cost model
-_PREFETCH_ROWS = 3  # fewer are left to the processor, which then does better
 _ALL_BUCKETS = (*BUCKETS, None)
 _WORTH = 0.98  # of the cost model's time: what is not clearly faster is noise
 _KV_BYTES = 256 << 20
@@ -59,7 +58,7 @@ class Tunable:
 def cost_model(products: Iterable[Product], level: IsaLevel) -> CpuTactics:
     """Choose without measuring: the largest blocks, and prefetches where there is time for them."""
     rows = [min(level.max_rows, most or level.max_rows) for most in _ALL_BUCKETS]
-    prefetch = [most is None or most >= _PREFETCH_ROWS for most in _ALL_BUCKETS]
+    prefetch = [most is None or most >= level.prefetch_rows for most in _ALL_BUCKETS]
     return CpuTactics(
         chosen_by="cost model",
         tile_rows=TILE_ROWS,
