@@ -132,7 +132,7 @@ class _Executor:
         return speeds
 
     def decode(self, sequences: int, context: int, new: int) -> float:
-        """Speed from the last sequence's first token to the first one's end: all of them run.
+        """Speed of the `new` steps behind the last sequence's first token: all sequences run.
 
         Every step gives each sequence a token, so the last sequence's own times are the steps'.
         """
@@ -148,8 +148,8 @@ class _Executor:
             if out.finish_reason is not None:
                 first_end, ended = first_end or now, ended + 1
         last = max(times.values(), key=lambda own: own[0])
-        steps = [time for time in last if time < first_end or sequences == 1]
-        return sequences * (len(steps) - 1) / (steps[-1] - steps[0])
+        assert sequences == 1 or last[new] < first_end, "the first sequences were too far ahead"
+        return sequences * new / (last[new] - last[0])
 
     def close(self) -> None:
         self._client.shutdown()

@@ -109,7 +109,7 @@ class _GenAI:
         return speeds
 
     def decode(self, sequences: int, context: int, new: int) -> float:
-        """Tokens between the last sequence's first token and the first one's end: all run."""
+        """Speed of the `new` steps behind the last sequence's first token: all sequences run."""
         most = new + (MARGIN if sequences > 1 else 1)
         handles = [
             self._add(self._rng.integers(100, 40000, context), most) for _ in range(sequences)
@@ -122,7 +122,7 @@ class _GenAI:
                 seen[i] += _read(handle)
             if seen.min() >= 1 and not first[1]:
                 first = (now, int(seen.sum()))
-            if seen.max() < most:
+            if seen.max() < most and seen.min() <= new + 1:
                 last = (now, int(seen.sum()))
         return (last[1] - first[1]) / (last[0] - first[0])
 
