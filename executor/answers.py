@@ -16,7 +16,7 @@ def take_tokens(
     `first` is the place of the next token in the output. Those of the request's drafts follow it:
     each counts as long as the draft before it is the token that was sampled.
     """
-    params = request.params
+    params, tokens = request.params, request.tokens
     token_ids: list[int] = []
     logprobs: list[TokenLogprob] | None = [] if params.num_logprobs >= 0 else None
     count = 1
@@ -28,7 +28,7 @@ def take_tokens(
         token = output.tokens[place]
         if token < 0:  # the token after the drafts is impossible: the next step will say so
             break
-        request.tokens.append(token)
+        tokens.append(token)
         token_ids.append(token)
         if logprobs is not None:
             logprobs.append(token_logprob(output, place, params.num_logprobs))
@@ -36,12 +36,12 @@ def take_tokens(
             finish = "stop"
             if token not in params.eos_token_ids:
                 stop_reason = token
-        elif len(request.tokens) - request.prompt_tokens >= request.max_new_tokens:
+        elif len(tokens) - request.prompt_tokens >= request.max_new_tokens:
             finish = "length"
         if finish is not None:
             break
     request.last_token = now
-    if len(request.tokens) - request.prompt_tokens > len(token_ids):
+    if len(tokens) - request.prompt_tokens > len(token_ids):
         return TokenOutput(request.request_id, token_ids, logprobs, finish, stop_reason)
     request.first_token = now
     return TokenOutput(

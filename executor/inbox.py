@@ -64,17 +64,21 @@ class Inbox:
     def _hand_out(self, replies: list[Reply]) -> None:
         for reply in replies:
             if isinstance(reply, StepOutputs):
-                for output in reply.outputs:
-                    with self.lock:
-                        ended = output.finish_reason is not None
-                        take = self.sinks.pop if ended else self.sinks.get
-                        sink = take(output.request_id, None)
+                with self.lock:
+                    sinks = [self._sink_of(output) for output in reply.outputs]
+                for sink, output in zip(sinks, reply.outputs, strict=True):
                     if sink is not None:
                         _call(sink, output)
             elif isinstance(reply, StatsReply):
                 with self.lock:
                     future = self.stats_waiting.popleft()
                 future.set_result(reply.stats)
+
+    def _sink_of(self, output: TokenOutput) -> Sink | None:
+        """Return who takes an output, if anybody does; the last one of a request is the last."""
+        if output.finish_reason is not None:
+            return self.sinks.pop(output.request_id, None)
+        return self.sinks.get(output.request_id)
 
 
 def _call(sink: Sink, output: TokenOutput) -> None:

@@ -16,7 +16,7 @@ class RunningSet:
     def __init__(self, num_slots: int, cache: KvCache) -> None:
         self._num_slots = num_slots
         self._free_slots = list(range(num_slots - 1, -1, -1))
-        self._cache = cache
+        self._cache, self._block_tokens = cache, cache.block_tokens
         self._requests: dict[int, Request] = {}  # by number, in order of start
         self.num_processed = 0  # running requests that have logits processors
         self._landing: dict[int, Request] = {}  # ended, but in a step in flight
@@ -86,10 +86,11 @@ class RunningSet:
         for request in self._requests.values():
             if request.is_pausing:
                 continue
-            missing = len(request.tokens) + request.pending - request.computed_tokens
-            if request.computed_tokens < request.prompt_tokens or missing > 1:
+            computed, prompt = request.computed_tokens, request.prompt_tokens
+            known = len(request.tokens) + request.pending
+            if computed < prompt or known - computed > 1:
                 context.append(request)
-            elif request.new_tokens < request.max_new_tokens:
+            elif known - prompt < request.max_new_tokens:
                 generation.append(request)
         return context, generation
 
@@ -98,19 +99,19 @@ class RunningSet:
     ) -> None:
         """Append a row of `count` tokens and then drafts to a plan, with the blocks they need."""
         start = request.computed_tokens
-        last = start + count  # the end of the tokens that are no drafts
-        end = last + len(drafts)
-        held = len(request.blocks)
+        end = last = start + count  # `last` is the end of the tokens that are no drafts
+        held, known = len(request.blocks), len(request.tokens)
         row = len(plan.requests)
-        if end > held * self._cache.block_tokens:
-            plan.new_blocks.append((request.slot, held, self._cache.grow(request, end)))
-        if last > len(request.tokens):
-            plan.device_tokens[row] = request.pending_row
         if drafts:
             plan.drafts[row] = list(drafts)
+            end += len(drafts)
+        if end > held * self._block_tokens:
+            plan.new_blocks.append((request.slot, held, self._cache.grow(request, end)))
+        if last > known:
+            plan.device_tokens[row] = request.pending_row
         if request.params.prompt_logprobs is not None:
             self._judge_prompt(plan, request, row, last)
-        if last == len(request.tokens) + request.pending:
+        if last == known + request.pending:
             request.pending += 1
             request.pending_row = len(plan.sample_rows)
             plan.sample_rows.append(row)

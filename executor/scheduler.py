@@ -50,7 +50,7 @@ class Scheduler:
             limits.max_queue, limits.max_queue_tokens, limits.tenant_weights
         )
         self._running = RunningSet(num_slots, cache)
-        self._cache = cache
+        self._cache, self._block_tokens = cache, cache.block_tokens
         self._policy = make_policy(limits.capacity_policy)
         self._preemption = Preemption(self._waiting, self._running, cache, stats)
         self._log = IterationLog(cache, num_slots)
@@ -241,18 +241,21 @@ class Scheduler:
         now: float,
     ) -> TokenOutput | None:
         """Take in one row of a step, whose token is the output's at `index`."""
+        end, drafts = plan.starts[row] + plan.counts[row], None
         if row in plan.prompt_rows:
             take_prompt_logprobs(request, output, row, plan.prompt_rows[row])
-        drafts = plan.drafts.get(row)
-        end = plan.starts[row] + plan.counts[row] - (len(drafts) if drafts else 0)
+        if row in plan.drafts:
+            drafts = plan.drafts[row]
+            end -= len(drafts)
         request.landed_tokens = end
-        if end // self._cache.block_tokens > request.node.depth:
+        if end // self._block_tokens > request.node.depth:
             self._cache.publish(request, end)
         news = None
         if index is not None:
             first = index if output.firsts is None else output.firsts[index]
             news = self._take(request, output, first, now, drafts)
-        self._preemption.landed(request, now)
+        if request.is_pausing:
+            self._preemption.landed(request, now)
         return news
 
     def _schedule_stuck(self, now: float) -> StepPlan | None:

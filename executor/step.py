@@ -133,6 +133,9 @@ def _token_ids(
     if not plan.drafts and not plan.device_tokens:
         ids += [requests[number].tokens[-1] for number in plan.requests[split:]]
         return ids
+    if before is None and not plan.drafts and len(plan.device_tokens) == len(plan.requests) - split:
+        ids += [-1 - sampled for sampled in plan.device_tokens.values()]  # in order of their rows
+        return ids
     for row in range(split, len(plan.requests)):
         sampled = plan.device_tokens.get(row)
         if sampled is None:
