@@ -81,7 +81,8 @@ EW_INLINE void ew_epilogue(const int rows, const int kind, const ew_product *m, 
 #define EW_BLOCK_CASE(N, FORMAT, GROUP, THEN)                                                           \
     case N: {                                                                                    \
         vf y[N][EW_VECTORS];                                                                     \
-        if (b == 0 && m->ahead) ew_rows(FORMAT, GROUP, N, panel, m->k, x, m->x_stride, y, 1);    \
+        if (FORMAT == EW_FP8 && widens) ew_rows_fp8(N, panel, wide, m->k, x, m->x_stride, y, 0); \
+        else if (b == 0 && m->ahead) ew_rows(FORMAT, GROUP, N, panel, m->k, x, m->x_stride, y, 1);    \
         else ew_rows(FORMAT, GROUP, N, panel, m->k, x, m->x_stride, y, 0);                       \
         THEN(N);                                                                                 \
         break;                                                                                   \
@@ -95,12 +96,16 @@ EW_INLINE void ew_epilogue(const int rows, const int kind, const ew_product *m, 
 #else
 #define EW_BLOCK_CASES(F, G, T) EW_BLOCK_CASE(1, F, G, T) EW_BLOCK_CASE(2, F, G, T)
 #endif
+/* Where more rows than a block has meet fp8 weights, a panel is decoded once for all of them. */
 #define EW_FOR_BLOCKS(FORMAT, GROUP, THEN)                                                            \
-    const int most = m->block_rows < EW_BLOCK_ROWS(FORMAT) ? m->block_rows : EW_BLOCK_ROWS(FORMAT); \
+    uint8_t wide[FORMAT == EW_FP8 ? EW_WIDE_BYTES : 1] EW_ALIGNED;                               \
+    const int widens = FORMAT == EW_FP8 && EW_WIDENS(m->rows, m->k);                             \
+    const int limit = widens ? EW_BLOCK_ROWS(EW_F32) : EW_BLOCK_ROWS(FORMAT), most = m->block_rows < limit ? m->block_rows : limit; \
     const int tiled = EW_TILED(m, FORMAT), blocks = (m->rows - tiled + most - 1) / most;         \
     if (tiled) EW_CONFIGURE_TILES();                                                             \
     for (int p = m->first_panel; p < m->last_panel; p++) {                                       \
         const uint8_t *panel = m->panels + (size_t)p * m->panel_bytes;                           \
+        if (widens) ew_widen(panel, m->k, wide);                                                 \
         EW_TILED_ROWS(FORMAT, GROUP, THEN)                                                                      \
         for (int b = 0, row = tiled; b < blocks; b++) {                                          \
             const int rows = (m->rows - row + blocks - b - 1) / (blocks - b);                    \

@@ -15,7 +15,7 @@ EW_INLINE void ew_rows(const int format, const int group, const int rows, const 
     if (format == EW_BF16) ew_rows_bf16(rows, panel, k, x, stride, out, prefetch);
     if (format == EW_Q8) ew_rows_q8(group, rows, panel, k, x, stride, out, prefetch);
     if (format == EW_Q4) ew_rows_q4(group, rows, panel, k, x, stride, out, prefetch);
-    if (format == EW_FP8) ew_rows_fp8(rows, panel, k, x, stride, out, prefetch);
+    if (format == EW_FP8) ew_rows_fp8(rows, panel, 0, k, x, stride, out, prefetch);
 }
 
 #endif

@@ -17,9 +17,8 @@ EW_INLINE void ew_add_f32(const int rows, const uint8_t *panel, int i, const uin
         for (int v = 0; v < EW_VECTORS; v++) sum[r][v] = vf_fma(a, vf_load(w + v * EW_LANES), sum[r][v]);
     }
 }
-/* The blocks of AVX2 are too small for one chain of sums to hide what an addition takes, so there are two. */
-EW_INLINE void ew_rows_f32(const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
-    const int chains = EW_LANES == 8 ? 2 : 1;
+/* In one chain of sums, or in two, of even and of odd k, added at the end. */
+EW_INLINE void ew_chains_f32(const int chains, const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
     vf sum[2][EW_MAX_ROWS][EW_VECTORS];
     EW_UNROLL
     for (int r = 0; r < rows; r++)
@@ -34,6 +33,10 @@ EW_INLINE void ew_rows_f32(const int rows, const uint8_t *panel, int k, const ui
     for (int r = 0; r < rows; r++)
         EW_UNROLL
         for (int v = 0; v < EW_VECTORS; v++) out[r][v] = chains == 2 ? sum[0][r][v] + sum[1][r][v] : sum[0][r][v];
+}
+/* The blocks of AVX2 are too small for one chain to hide what an addition takes. */
+EW_INLINE void ew_rows_f32(const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
+    ew_chains_f32(EW_LANES == 8 ? 2 : 1, rows, panel, k, x, stride, out, prefetch);
 }
 
 #if defined(EW_HAS_BF16)
@@ -133,6 +136,16 @@ EW_INLINE void ew_rows_bf16(const int rows, const uint8_t *panel, int k, const u
 EW_INLINE void ew_sum_fp8(const int rows, const uint8_t *w, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
     ew_rows_dot(EW_FP8, rows, w, k, x, stride, out, prefetch);
 }
+EW_INLINE void ew_sum_wide(const int rows, const uint8_t *wide, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS]) {
+    ew_rows_dot(EW_BF16, rows, wide, k, x, stride, out, 0);
+}
+#define EW_WIDE 2 /* bytes of an element of a panel after ew_widen: bf16 */
+EW_INLINE void ew_widen_four(const uint8_t *w, int v, uint8_t *wide) {
+    vb pairs[2];
+    ew_dot_pairs(EW_FP8, w, 0, v, pairs);
+    EW_UNROLL
+    for (int i = 0; i < 2; i++) memcpy(wide + (i * EW_PANEL + v * EW_LANES) * 4, &pairs[i], sizeof pairs[i]);
+}
 
 #else
 
@@ -171,7 +184,18 @@ EW_INLINE void ew_rows_bf16(const int rows, const uint8_t *panel, int k, const u
         for (int v = 0; v < EW_VECTORS; v++) out[r][v] = sum[0][r][v] + sum[1][r][v];
 }
 
-/* The same chains; k is a multiple of four. */
+#define EW_E4M3_SHIFT(j) (24 - 8 * (2 * ((j) & 1) + (j) / 2)) /* of four, takes element j to the highest byte */
+EW_INLINE void ew_sum_wide(const int rows, const uint8_t *wide, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS]) {
+    ew_chains_f32(2, rows, wide, k, x, stride, out, 0);
+}
+#define EW_WIDE 4 /* bytes of an element of a panel after ew_widen: f32 */
+EW_INLINE void ew_widen_four(const uint8_t *w, int v, uint8_t *wide) {
+    const vi four = vi_load((const int32_t *)w + v * EW_LANES);
+    EW_UNROLL
+    for (int j = 0; j < 4; j++) vf_store((float *)wide + j * EW_PANEL + v * EW_LANES, vf_from_e4m3(four << EW_E4M3_SHIFT(j)));
+}
+
+/* The same chains as of bf16; k is a multiple of four. */
 EW_INLINE void ew_sum_fp8(const int rows, const uint8_t *w, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
     vf sum[2][EW_MAX_ROWS][EW_VECTORS];
     EW_UNROLL
@@ -184,11 +208,11 @@ EW_INLINE void ew_sum_fp8(const int rows, const uint8_t *w, int k, const uint8_t
             if (prefetch) ew_prefetch(w + EW_PREFETCH + v * EW_LANES * 4);
         EW_UNROLL
         for (int j = 0; j < 4; j++) {
-            const int c = j & 1; /* element j is byte 2 * c + j / 2 */
+            const int c = j & 1;
             vf one[EW_VECTORS];
             ew_forget();
             EW_UNROLL
-            for (int v = 0; v < EW_VECTORS; v++) one[v] = vf_from_e4m3(vi_load((const int32_t *)w + v * EW_LANES) << (24 - 8 * (2 * c + j / 2)));
+            for (int v = 0; v < EW_VECTORS; v++) one[v] = vf_from_e4m3(vi_load((const int32_t *)w + v * EW_LANES) << EW_E4M3_SHIFT(j));
             EW_UNROLL
             for (int r = 0; r < rows; r++) {
                 const vf a = vf_set1(((const float *)(x + r * stride))[i + j]);
@@ -205,8 +229,23 @@ EW_INLINE void ew_sum_fp8(const int rows, const uint8_t *w, int k, const uint8_t
 
 #endif
 
-EW_INLINE void ew_rows_fp8(const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
-    ew_sum_fp8(rows, panel + EW_PANEL * 2, k, x, stride, out, prefetch);
+/* A panel of fp8 as one of wider numbers, which hold its own exactly. */
+#define EW_WIDE_BYTES (256 << 10) /* what may lie in the second-level cache */
+#define EW_WIDENS(rows, k) ((rows) > EW_BLOCK_ROWS(EW_FP8) && (size_t)(k) * EW_PANEL * EW_WIDE <= EW_WIDE_BYTES)
+EW_INLINE void ew_widen(const uint8_t *panel, int k, uint8_t *wide) {
+    const uint8_t *w = panel + EW_PANEL * 2;
+    for (int i = 0; i < k; i += 4, w += EW_PANEL * 4, wide += EW_PANEL * 4 * EW_WIDE)
+        EW_UNROLL
+        for (int v = 0; v < EW_VECTORS; v++) {
+            ew_widen_four(w, v, wide);
+            ew_prefetch(w + EW_PREFETCH + v * EW_LANES * 4);
+        }
+}
+
+/* `wide` is the panel after ew_widen, or null: both ways add the same products in the same chains. */
+EW_INLINE void ew_rows_fp8(const int rows, const uint8_t *panel, const uint8_t *wide, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
+    if (wide) ew_sum_wide(rows, wide, k, x, stride, out);
+    else ew_sum_fp8(rows, panel + EW_PANEL * 2, k, x, stride, out, prefetch);
     EW_UNROLL
     for (int v = 0; v < EW_VECTORS; v++) {
         const vf scale = vf_from_bf16((const uint16_t *)panel + v * EW_LANES);

@@ -126,6 +126,16 @@ def test_a_row_of_a_product_has_the_same_bits_in_any_company(kernels: Kernels, f
         np.testing.assert_array_equal(some.view(np.uint32), everything[first:last].view(np.uint32))
 
 
+@pytest.mark.parametrize("k", [2048, 4096, 4100])
+def test_fp8_panels_are_decoded_once_or_for_each_block(kernels: Kernels, k: int) -> None:
+    """Those of many columns are too large for the cache once they are decoded."""
+    x, weight = random(9, k), random(33, k, seed=1)
+    everything = kernels.gemm(x, weight, "fp8")
+    for row in range(9):
+        one = kernels.gemm(x[row : row + 1], weight, "fp8")
+        np.testing.assert_array_equal(one[0].view(np.uint32), everything[row].view(np.uint32))
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_blocks_and_prefetches_change_no_bit(kernels: Kernels, format: str) -> None:
     x, weight = random(29, 300), random(77, 300, seed=1)
