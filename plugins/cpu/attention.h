@@ -191,7 +191,7 @@ EW_INLINE void ew_weigh(const int rows, const int vectors, ew_attention_scratch 
             for (int r = 0; r < rows; r++) {
                 vb w = vb_set1(&z->weights[row + r][b * EW_BLOCK + t]);
                 EW_UNROLL
-                for (int v = 0; v < vectors; v++) acc[r][v] = vi_dot(acc[r][v], w, value[v]);
+                for (int v = 0; v < vectors; v++) acc[r][v] = vi_dot_unsigned(acc[r][v], w, value[v]);
             }
         }
         EW_UNROLL

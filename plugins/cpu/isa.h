@@ -154,16 +154,18 @@ EW_INLINE vi vi_from_vf(vf a) { return (vi)_mm256_cvtps_epi32((__m256)a); }
 #if defined(EW_HAS_AVXVNNI)
 EW_INLINE vi vi_dot(vi c, vb w, vb a) { return (vi)_mm256_dpbusd_avx_epi32((__m256i)c, (__m256i)w, (__m256i)a); }
 #else
-/* |w| <= 127 and |a| <= 127, so a pair is at most 32258 and the saturating multiply-add is exact */
-EW_INLINE vi vi_dot(vi c, vb w, vb a) {
-    __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8((__m256i)w), _mm256_sign_epi8((__m256i)a, (__m256i)w));
-    return c + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-}
-/* For w from 0 to 15: sums of two neighbouring products, of which 16 bits hold EW_SHORT_SUMS (8 * 2 * 15 * 127 = 30480);
- * and their addition to 32-bit sums. An addition for each product would be half of the work. */
+/* Sums of two neighbouring products of bytes, w unsigned, in 16 bits, and their addition to 32-bit sums. For w from 0 to
+ * 15, 16 bits hold EW_SHORT_SUMS of them (8 * 2 * 15 * 127 = 30480): an addition for each would be half of the work. */
 EW_INLINE vw vw_pairs(vb w, vb a) { return (vw)_mm256_maddubs_epi16((__m256i)w, (__m256i)a); }
 EW_INLINE vi vi_add_pairs(vi c, vw pairs) { return c + (vi)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi16(1)); }
 #define EW_SHORT_SUMS 8
+/* |w| <= 127 and |a| <= 127, so a pair is at most 32258 and the saturating sum is exact */
+EW_INLINE vi vi_dot(vi c, vb w, vb a) {
+    return vi_add_pairs(c, vw_pairs((vb)_mm256_abs_epi8((__m256i)w), (vb)_mm256_sign_epi8((__m256i)a, (__m256i)w)));
+}
+/* the same for w from 0 to 127 */
+EW_INLINE vi vi_dot_unsigned(vi c, vb w, vb a) { return vi_add_pairs(c, vw_pairs(w, a)); }
+#define EW_HAS_DOT_UNSIGNED
 #endif
 EW_INLINE int vi_any(vi m) { return _mm256_movemask_ps((__m256)m) != 0; }
 EW_INLINE void ew_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
@@ -216,6 +218,9 @@ EW_INLINE void ew_prefetch(const void *p) { __builtin_prefetch(p); }
 
 #endif
 
+#if !defined(EW_HAS_DOT_UNSIGNED)
+EW_INLINE vi vi_dot_unsigned(vi c, vb w, vb a) { return vi_dot(c, w, a); }
+#endif
 #if !defined(EW_ISA_AVX512) /* which has instructions for these */
 EW_INLINE void vi_store_bytes(int8_t *p, vi v) {
     vq q = __builtin_convertvector(v, vq);
