@@ -81,7 +81,7 @@ EW_INLINE void ew_epilogue(const int rows, const int kind, const ew_product *m, 
 #define EW_BLOCK_CASE(N, FORMAT, GROUP, THEN)                                                           \
     case N: {                                                                                    \
         vf y[N][EW_VECTORS];                                                                     \
-        if (FORMAT == EW_FP8 && widens) ew_rows_fp8(N, panel, wide, m->k, x, m->x_stride, y, 0); \
+        if (widens) ew_rows_fp8(N, panel, wide, m->k, x, m->x_stride, y, 0); \
         else if (b == 0 && m->ahead) ew_rows(FORMAT, GROUP, N, panel, m->k, x, m->x_stride, y, 1);    \
         else ew_rows(FORMAT, GROUP, N, panel, m->k, x, m->x_stride, y, 0);                       \
         THEN(N);                                                                                 \

@@ -105,72 +105,37 @@ EW_INLINE void ew_rows_q8(const int group, const int rows, const uint8_t *panel,
     }
 }
 
-/* int4: x is q * s, w is u * scale + minimum, so a group adds (sum of q u) * s * scale + (s * sum of q) * minimum. */
+/* As ew_sum_q8, from zero, for the vectors `from` to `to` of columns: `low` and `high` are four bits of the group's first
+ * half and of its second. */
 #if defined(EW_SHORT_SUMS)
-
-/* A group's integer products with the vector `v` of columns. */
-EW_INLINE void ew_sum_short(const int group, const int rows, const uint8_t *w, int v, const uint8_t *x, size_t stride, vi *total, const int prefetch) {
+EW_INLINE void ew_sum_q4(const int group, const int rows, const int from, const int to, const uint8_t *w, const uint8_t *x, size_t stride, vi (*total)[EW_VECTORS], const int prefetch) {
     const vb mask = (vb)vi_set1(0x0f0f0f0f);
     EW_UNROLL
-    for (int r = 0; r < rows; r++) total[r] = vi_set1(0);
-    EW_UNROLL
-    for (int first = 0; first < group / 8; first += EW_SHORT_SUMS / 2) {
-        vw sums[EW_MAX_ROWS] = {0};
+    for (int v = from; v < to; v++) {
         EW_UNROLL
-        for (int s = first; s < first + EW_SHORT_SUMS / 2 && s < group / 8; s++) {
-            const uint8_t *from = w + (s * EW_VECTORS + v) * EW_LANES * 4;
-            const vb both = vb_load(from), low = both & mask, high = (vb)((vu)both >> 4) & mask;
-            if (prefetch) ew_prefetch(from + EW_PREFETCH);
+        for (int r = 0; r < rows; r++) total[r][v] = vi_set1(0);
+        EW_UNROLL
+        for (int first = 0; first < group / 8; first += EW_SHORT_SUMS / 2) {
+            vw sums[EW_MAX_ROWS] = {0};
             EW_UNROLL
-            for (int r = 0; r < rows; r++) {
-                const uint8_t *values = x + r * stride + 4 * s;
-                sums[r] += vw_pairs(low, vb_set1(values)) + vw_pairs(high, vb_set1(values + group / 2));
+            for (int s = first; s < first + EW_SHORT_SUMS / 2 && s < group / 8; s++) {
+                const uint8_t *four = w + (s * EW_VECTORS + v) * EW_LANES * 4;
+                const vb both = vb_load(four), low = both & mask, high = (vb)((vu)both >> 4) & mask;
+                if (prefetch) ew_prefetch(four + EW_PREFETCH);
+                EW_UNROLL
+                for (int r = 0; r < rows; r++) {
+                    const uint8_t *values = x + r * stride + 4 * s;
+                    sums[r] += vw_pairs(low, vb_set1(values)) + vw_pairs(high, vb_set1(values + group / 2));
+                }
             }
+            EW_UNROLL
+            for (int r = 0; r < rows; r++) total[r][v] = vi_add_pairs(total[r][v], sums[r]);
         }
-        EW_UNROLL
-        for (int r = 0; r < rows; r++) total[r] = vi_add_pairs(total[r], sums[r]);
     }
 }
-
-/* The vectors `from` to `to` of columns. */
-EW_INLINE void ew_columns_q4(const int group, const int rows, const int from, const int to, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
-    const int groups = k / group;
-    EW_UNROLL
-    for (int r = 0; r < rows; r++)
-        EW_UNROLL
-        for (int v = from; v < to; v++) out[r][v] = vf_zero();
-    for (int g = 0; g < groups; g++) {
-        vi total[EW_VECTORS][EW_MAX_ROWS];
-        EW_UNROLL
-        for (int v = from; v < to; v++) ew_sum_short(group, rows, panel + EW_PANEL * 4, v, x + g * group, stride, total[v], prefetch);
-        EW_UNROLL
-        for (int v = from; v < to; v++) {
-            const vf scales = vf_from_f16((const uint16_t *)panel + v * EW_LANES), minima = vf_from_f16((const uint16_t *)panel + EW_PANEL + v * EW_LANES);
-            if (prefetch) ew_prefetch(panel + EW_PREFETCH + v * EW_LANES * 4);
-            EW_UNROLL
-            for (int r = 0; r < rows; r++) {
-                float scale, sum;
-                memcpy(&scale, x + r * stride + k + 4 * g, 4);
-                memcpy(&sum, x + r * stride + k + 4 * (groups + g), 4);
-                out[r][v] = vf_fma(vf_from_vi(total[v][r]), scales * scale, out[r][v]);
-                out[r][v] = vf_fma(minima, vf_set1(sum), out[r][v]);
-            }
-        }
-        panel += EW_Q4_GROUP_BYTES(group);
-    }
-}
-/* Several rows take a vector of columns at a time: sixteen registers hold no more. */
-EW_INLINE void ew_rows_q4(const int group, const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
-    if (rows == 1) ew_columns_q4(group, rows, 0, EW_VECTORS, panel, k, x, stride, out, prefetch);
-    else
-        EW_UNROLL
-        for (int v = 0; v < EW_VECTORS; v++) ew_columns_q4(group, rows, v, v + 1, panel, k, x, stride, out, prefetch);
-}
-
 #else
-
-/* As ew_sum_q8, from zero: `low` and `high` are four bits of the group's first half and of its second. */
-EW_INLINE void ew_sum_q4(const int group, const int rows, const uint8_t *w, const uint8_t *x, size_t stride, vi (*total)[EW_VECTORS], const int prefetch) {
+EW_INLINE void ew_sum_q4(const int group, const int rows, const int from, const int to, const uint8_t *w, const uint8_t *x, size_t stride, vi (*total)[EW_VECTORS], const int prefetch) {
+    (void)from, (void)to; /* all */
     const vb mask = (vb)vi_set1(0x0f0f0f0f);
 #if defined(EW_HAS_I8MM)
     if (rows > 1) {
@@ -179,10 +144,10 @@ EW_INLINE void ew_sum_q4(const int group, const int rows, const uint8_t *w, cons
         for (int at = 0; at < group / 2; at += 8)
             EW_UNROLL
             for (int v = 0; v < EW_VECTORS; v++) {
-                const uint8_t *from = w + (at / 4 * EW_VECTORS + v) * EW_LANES * 4;
-                const vb first = vb_load(from), next = vb_load(from + EW_PANEL * 4);
-                if (prefetch) ew_prefetch(from + EW_PREFETCH);
-                if (prefetch) ew_prefetch(from + EW_PANEL * 4 + EW_PREFETCH);
+                const uint8_t *four = w + (at / 4 * EW_VECTORS + v) * EW_LANES * 4;
+                const vb first = vb_load(four), next = vb_load(four + EW_PANEL * 4);
+                if (prefetch) ew_prefetch(four + EW_PREFETCH);
+                if (prefetch) ew_prefetch(four + EW_PANEL * 4 + EW_PREFETCH);
                 ew_add_pairs(rows, sums, v, first & mask, next & mask, x + at, stride);
                 ew_add_pairs(rows, sums, v, (vb)((vu)first >> 4) & mask, (vb)((vu)next >> 4) & mask, x + group / 2 + at, stride);
             }
@@ -223,19 +188,21 @@ EW_INLINE void ew_sum_q4(const int group, const int rows, const uint8_t *w, cons
     for (int v = 0; v < EW_VECTORS; v++)
         if (rows == 1) total[0][v] += second[v];
 }
+#endif
 
-EW_INLINE void ew_rows_q4(const int group, const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
+/* x is q * s, w is u * scale + minimum, so a group adds (sum of q u) * s * scale + (s * sum of q) * minimum. */
+EW_INLINE void ew_columns_q4(const int group, const int rows, const int from, const int to, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
     const int groups = k / group;
     EW_UNROLL
     for (int r = 0; r < rows; r++)
         EW_UNROLL
-        for (int v = 0; v < EW_VECTORS; v++) out[r][v] = vf_zero();
+        for (int v = from; v < to; v++) out[r][v] = vf_zero();
     for (int g = 0; g < groups; g++) {
         vi total[EW_MAX_ROWS][EW_VECTORS];
-        ew_sum_q4(group, rows, panel + EW_PANEL * 4, x + g * group, stride, total, prefetch);
+        ew_sum_q4(group, rows, from, to, panel + EW_PANEL * 4, x + g * group, stride, total, prefetch);
         vf scales[EW_VECTORS], minima[EW_VECTORS];
         EW_UNROLL
-        for (int v = 0; v < EW_VECTORS; v++) {
+        for (int v = from; v < to; v++) {
             scales[v] = vf_from_f16((const uint16_t *)panel + v * EW_LANES);
             minima[v] = vf_from_f16((const uint16_t *)panel + EW_PANEL + v * EW_LANES);
             if (prefetch) ew_prefetch(panel + EW_PREFETCH + v * EW_LANES * 4);
@@ -246,7 +213,7 @@ EW_INLINE void ew_rows_q4(const int group, const int rows, const uint8_t *panel,
             memcpy(&scale, x + r * stride + k + 4 * g, 4);
             memcpy(&sum, x + r * stride + k + 4 * (groups + g), 4);
             EW_UNROLL
-            for (int v = 0; v < EW_VECTORS; v++) {
+            for (int v = from; v < to; v++) {
                 out[r][v] = vf_fma(vf_from_vi(total[r][v]), scales[v] * scale, out[r][v]);
                 out[r][v] = vf_fma(minima[v], vf_set1(sum), out[r][v]);
             }
@@ -254,7 +221,15 @@ EW_INLINE void ew_rows_q4(const int group, const int rows, const uint8_t *panel,
         panel += EW_Q4_GROUP_BYTES(group);
     }
 }
-
+/* Several rows of short sums take a vector of columns at a time: sixteen registers hold no more. */
+EW_INLINE void ew_rows_q4(const int group, const int rows, const uint8_t *panel, int k, const uint8_t *x, size_t stride, vf (*out)[EW_VECTORS], const int prefetch) {
+#if defined(EW_SHORT_SUMS)
+    const int step = rows == 1 ? EW_VECTORS : 1;
+#else
+    const int step = EW_VECTORS;
 #endif
+    EW_UNROLL
+    for (int v = 0; v < EW_VECTORS; v += step) ew_columns_q4(group, rows, v, v + step, panel, k, x, stride, out, prefetch);
+}
 
 #endif
